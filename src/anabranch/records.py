@@ -91,6 +91,7 @@ class Limits(Record):
     max_total_tokens: int | None = Field(default=None, ge=1)
     max_path_tokens: int | None = Field(default=None, ge=1)
     max_branch_tokens: int | None = Field(default=None, ge=1)
+    min_branch_tokens: int = Field(default=16, ge=1)
     max_branches: int = Field(default=50, ge=1)
     max_blocks: int | None = Field(default=None, ge=0)
     max_depth: int = Field(default=1, ge=0)

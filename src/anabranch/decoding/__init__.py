@@ -1,1 +1,44 @@
-"""See the modules of this package."""
+"""Fork-join decoding: the machine without I/O, its limits and joins, and the async decoder."""
+
+from anabranch.decoding.decoder import decode, decode_many, run, solve
+from anabranch.decoding.events import (
+    Answer,
+    BlockOpened,
+    BranchClosed,
+    Cancel,
+    Event,
+    Forced,
+    Joined,
+    LimitHit,
+    Noted,
+    Start,
+    Token,
+)
+from anabranch.decoding.joins import FirstConclusive, JoinPolicy, WaitForAll, make_policy
+from anabranch.decoding.machine import Machine, Setup
+from anabranch.decoding.script import trajectory_from_text
+
+__all__ = [
+    "Answer",
+    "BlockOpened",
+    "BranchClosed",
+    "Cancel",
+    "Event",
+    "FirstConclusive",
+    "Forced",
+    "JoinPolicy",
+    "Joined",
+    "LimitHit",
+    "Machine",
+    "Noted",
+    "Setup",
+    "Start",
+    "Token",
+    "WaitForAll",
+    "decode",
+    "decode_many",
+    "make_policy",
+    "run",
+    "solve",
+    "trajectory_from_text",
+]

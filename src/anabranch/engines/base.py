@@ -6,9 +6,9 @@ knows of dialects: an engine sees a prompt, stop strings and a cap.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from anabranch.records import FinishReason
 
@@ -98,9 +98,6 @@ class Engine(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
-    def generate(self, call: Call) -> AsyncIterator[Chunk]: ...
+    def generate(self, call: Call) -> AsyncGenerator[Chunk, None]: ...
 
     async def close(self) -> None: ...
-
-
-Ids = Literal["require", "retokenize"]

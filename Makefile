@@ -1,0 +1,39 @@
+# Everything runs in .venv, which is made on first use and reused.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: demo test lint format bench results clean
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)  ## solve held-out problems of the bundled model, sequentially and fork-join
+	$(BIN)/anabranch demo
+
+test: $(STAMP)  ## all tests
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)  ## format, lint, types, floors
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks
+
+bench: $(STAMP)  ## every benchmark; JSON in bench/
+	mkdir -p bench
+	for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file --json bench/$$(basename $$file .py).json || exit 1; done
+
+results: $(STAMP)  ## measure the bundled model again and write docs/results.md
+	$(BIN)/anabranch lab results --output docs/results.md
+
+clean:
+	rm -rf $(VENV) bench runs build dist

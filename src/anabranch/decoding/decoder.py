@@ -1,0 +1,165 @@
+"""Drives the fork-join machine with a live engine: one task per call in flight, nothing else.
+
+The library's face for decoding: :func:`decode` streams events, :func:`solve` waits for the answer,
+:func:`decode_many` works through many problems at once. Prompts are rendered in
+:mod:`anabranch.decoding.prompts`; what happens at forks and joins is the machine's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
+
+from anabranch.decoding.events import Answer, Cancel, Event, Output, Start
+from anabranch.decoding.machine import Machine, Setup
+from anabranch.engines.base import Engine
+from anabranch.errors import EngineError
+from anabranch.records import Trajectory
+
+Listener = Callable[[Event], None]
+
+
+class _Driver:
+    """One machine, one engine. Tasks feed the machine directly: all of it is one thread's work."""
+
+    def __init__(self, setup: Setup, engine: Engine, listener: Listener | None) -> None:
+        self.machine = Machine(setup)
+        self.engine = engine
+        self.listener = listener
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.loop = asyncio.get_running_loop()
+        self.began = self.loop.time()
+        self.done: asyncio.Future[Trajectory] = self.loop.create_future()
+
+    @property
+    def now(self) -> float:
+        return self.loop.time() - self.began
+
+    async def run(self) -> Trajectory:
+        deadline = self.machine.setup.limits.deadline
+        timer = self.loop.call_later(deadline, self._expire) if deadline else None
+        try:
+            self._dispatch(self.machine.start(self.now))
+            return await self.done
+        except asyncio.CancelledError:
+            self._dispatch(self.machine.abort(self.now))
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            await self._settle()
+
+    def _expire(self) -> None:
+        self._dispatch(self.machine.expire(self.now))
+
+    async def _settle(self) -> None:
+        """No call outlives its trajectory: whatever still runs is cancelled and awaited."""
+        tasks = list(self.tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _dispatch(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Start):
+                task = self.loop.create_task(self._call(output))
+                self.tasks[output.request] = task
+                task.add_done_callback(lambda _, key=output.request: self.tasks.pop(key, None))
+            elif isinstance(output, Cancel):
+                task_or_none = self.tasks.get(output.request)
+                if task_or_none is not None and task_or_none is not asyncio.current_task():
+                    task_or_none.cancel()
+            else:
+                if self.listener is not None:
+                    self.listener(output)
+                if isinstance(output, Answer) and not self.done.done():
+                    self.done.set_result(output.trajectory)
+
+    async def _call(self, start: Start) -> None:
+        machine, request = self.machine, start.request
+        try:
+            async with aclosing(self.engine.generate(start.call)) as chunks:
+                async for chunk in chunks:
+                    self._dispatch(machine.feed(request, chunk, self.now))
+                    if not machine.waits_for(request):
+                        return
+            # A stream that ends without a finish has broken off.
+            raise EngineError(f"{self.engine.name}: the stream broke off", retryable=True)
+        except EngineError as error:
+            self._dispatch(machine.fail(request, error, self.now))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            # A defect, not an engine's failure: let the caller see it with its traceback.
+            if not self.done.done():
+                self.done.set_exception(error)
+
+
+async def run(setup: Setup, engine: Engine, listener: Listener | None = None) -> Trajectory:
+    """Decode one trajectory.
+
+    Args:
+        setup: the prompt and everything that decides the decoding.
+        engine: where tokens come from.
+        listener: called with every event, in order, from the event loop.
+
+    Returns:
+        the finished record; engine failures are in its ``outcome`` and ``findings``.
+    """
+    return await _Driver(setup, engine, listener).run()
+
+
+async def decode(setup: Setup, engine: Engine) -> AsyncIterator[Event]:
+    """Decode one trajectory as a stream of events; the last one is :class:`Answer`.
+
+    Leaving the loop early aborts all calls in the engine.
+    """
+    queue: asyncio.Queue[Event] = asyncio.Queue()
+    task = asyncio.get_running_loop().create_task(run(setup, engine, queue.put_nowait))
+    getter: asyncio.Task[Event] | None = None
+    try:
+        while True:
+            getter = asyncio.ensure_future(queue.get())
+            await asyncio.wait({getter, task}, return_when=asyncio.FIRST_COMPLETED)
+            if not getter.done():
+                await task  # it failed before an answer: raise its error
+                continue
+            event = getter.result()
+            yield event
+            if isinstance(event, Answer):
+                return
+    finally:
+        if getter is not None:
+            getter.cancel()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def decode_many(
+    setups: Iterable[Setup],
+    engine: Engine,
+    *,
+    concurrency: int = 16,
+    on_done: Callable[[Trajectory], None] | None = None,
+) -> list[Trajectory]:
+    """Decode many trajectories, ``concurrency`` at a time; results in the order of the setups."""
+    source = enumerate(setups)
+    results: dict[int, Trajectory] = {}
+
+    async def worker() -> None:
+        for index, setup in source:
+            results[index] = await run(setup, engine)
+            if on_done is not None:
+                on_done(results[index])
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(worker())
+    return [results[index] for index in sorted(results)]
+
+
+def solve(setup: Setup, engine: Engine) -> Trajectory:
+    """:func:`run` for callers without an event loop. The engine is left open."""
+    return asyncio.run(run(setup, engine))
+

@@ -1,0 +1,97 @@
+"""The state of a trajectory that is being decoded: lines, open blocks, calls in flight.
+
+Data without behaviour beyond small views; the rules are in :mod:`anabranch.decoding.machine`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from anabranch.records import BranchOutcome, FinishReason, RequestKind
+
+
+@dataclass(slots=True)
+class Line:
+    """A line of decoding: the main line, or one branch.
+
+    Attributes:
+        block, branch: where it hangs (``()`` and None for the main line).
+        context: segment indices that its next call sees.
+        path: sampled tokens on the longest way to its end.
+        fresh: generated text since the last fork or join of this line.
+        blocks: how many blocks it has opened.
+        answering: it was closed early and now spends the answer reserve.
+    """
+
+    block: tuple[int, ...] = ()
+    branch: int | None = None
+    context: list[int] = field(default_factory=list)
+    path: int = 0
+    fresh: str = ""
+    blocks: int = 0
+    answering: bool = False
+
+    @property
+    def depth(self) -> int:
+        return (len(self.block) + 1) // 2
+
+
+@dataclass(slots=True)
+class BranchState:
+    """A branch while its block is open. ``body`` is what the join will hold after the header."""
+
+    number: int
+    kind: str
+    title: str
+    is_or: bool
+    line: Line
+    header: int
+    outcome: BranchOutcome | None = None
+    body: list[int] = field(default_factory=list)
+    text: str = ""
+    requests: list[int] = field(default_factory=list)
+    attempts: int = 0
+    share: int | None = None
+
+
+@dataclass(slots=True)
+class BlockState:
+    """A block between its fork and its join; ``base`` is the line's context at the fork."""
+
+    path: tuple[int, ...]
+    line: Line
+    opener: int
+    plan_tokens: int
+    branches: list[BranchState]
+    base: list[int] = field(default_factory=list)
+    merge: int | None = None
+
+
+@dataclass(slots=True)
+class Live:
+    """A call in flight, growing into a request record."""
+
+    request: int
+    kind: RequestKind
+    line: Line
+    context: tuple[int, ...]
+    seed: int
+    cap: int
+    limit: str
+    attempt: int
+    block: BlockState | None = None
+    branch: BranchState | None = None
+    ids: list[int] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    scored: bool = True
+    cached: int | None = None
+    started: float = 0.0
+    first_token: float | None = None
+    finish: FinishReason = "stop"
+    stop: str | None = None
+    error: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
