@@ -1,9 +1,11 @@
 """The OR family: find the operators that make `7?7?1?5=3` true, from left to right, modulo 10.
 
-One trial per first operator walks its subtree in a fixed order, writes a verdict at every leaf
-(`5+5=0?3n`), stops at its first success (`8-5=3?3y!-*-`) and otherwise ends in `x`. Only problems
-with exactly one solution are made, so one trial succeeds and the others compete in vain. Puzzles
-of one and two operators are the same text, only shorter: a curriculum starts with them.
+One trial per first operator walks its subtree in a fixed order, subtracts the target at every
+leaf (`5+5=0-3=7n`), stops at its first success (`8-5=3-3=0y!-*-`) and otherwise ends in `x`. The
+difference makes the verdict a matter of arithmetic: judging two digits equal is far harder to
+learn. Only problems with exactly one solution are made, so one trial succeeds and the others
+compete in vain. Puzzles of one and two operators are the same text, only shorter: a curriculum
+starts with them.
 """
 
 from __future__ import annotations
@@ -77,8 +79,8 @@ def _search(puzzle: Puzzle, value: int, operator: str, above: str) -> tuple[str,
     text = f"{value}{operator}{digit}={result}"
     if len(chosen) == len(puzzle.digits) - 1:
         if result == puzzle.target:
-            return f"{text}?{puzzle.target}y!{chosen}", True
-        return f"{text}?{puzzle.target}n", False
+            return f"{text}-{puzzle.target}=0y!{chosen}", True
+        return f"{text}-{puzzle.target}={(result - puzzle.target) % MODULUS}n", False
     text += ":"
     for following in OPERATORS:
         below, found = _search(puzzle, result, following, chosen)

@@ -38,7 +38,7 @@ TAGS = (
 )
 CONTEXT_LENGTH = 1024
 
-_SYMBOLS = "}0123456789abcdefnxy+-*/=:;?!,.()[] \n"
+_SYMBOLS = "}0123456789abcdefnpqrstxy+-*/=:;?!,.()[] \n"
 
 
 def vocabulary() -> list[str]:
