@@ -4,17 +4,37 @@ from __future__ import annotations
 
 from anabranch.dialects.builtin import PARALLEL_R1, PARASON, THREADWEAVER
 from anabranch.dialects.description import Dialect, Plan, Spacing, Tag
+from anabranch.dialects.diagnostics import ERRORS, NOTES, Diagnostic
+from anabranch.dialects.document import Block, Branch, Document, PlanItem, TextPart
+from anabranch.dialects.parser import parse, read_plan
 from anabranch.dialects.registry import dialect_names, get_dialect, register_dialect
+from anabranch.dialects.scanner import Event, Scanner, TagEvent, TextEvent, join_texts, scan
 
 __all__ = [
+    "ERRORS",
+    "NOTES",
     "PARALLEL_R1",
     "PARASON",
     "THREADWEAVER",
+    "Block",
+    "Branch",
+    "Diagnostic",
     "Dialect",
+    "Document",
+    "Event",
     "Plan",
+    "PlanItem",
+    "Scanner",
     "Spacing",
     "Tag",
+    "TagEvent",
+    "TextEvent",
+    "TextPart",
     "dialect_names",
     "get_dialect",
+    "join_texts",
+    "parse",
+    "read_plan",
     "register_dialect",
+    "scan",
 ]

@@ -53,6 +53,7 @@ PARALLEL_R1 = Dialect(
     merge=Tag("Summary"),
     numbered=False,
     branch_kind="path",
+    tolerates=frozenset({"stray_text"}),  # its own check looks at tags only
     spacing=Spacing(body_open="", branch_gap="\n"),
     answer_prefix="Final Answer:",
     prompt=_EXPLORE,

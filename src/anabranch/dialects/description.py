@@ -111,6 +111,7 @@ class Dialect:
         default_width: branches per block where there is no plan.
         branch_kind: the kind of a branch that has no plan entry.
         or_kinds: kinds of which one success is enough; all others are needed together.
+        tolerates: codes of :data:`anabranch.dialects.ERRORS` that are no errors here.
         spacing: white space of the canonical text.
         answer_prefix: what the answer begins with, outside the reasoning.
         prompt: the prompt of a model trained on the dialect; ``{problem}`` stands for the problem.
@@ -132,6 +133,7 @@ class Dialect:
     default_width: int = 2
     branch_kind: str = "branch"
     or_kinds: frozenset[str] = frozenset({"trial", "path"})
+    tolerates: frozenset[str] = frozenset()
     spacing: Spacing = field(default_factory=Spacing)
     answer_prefix: str = ""
     prompt: str = "{problem}"
