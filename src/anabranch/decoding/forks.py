@@ -126,15 +126,15 @@ def _plan(m: Machine, live: Live) -> list[PlanItem]:
     if dialect.plan is None:
         width = m.setup.width() if callable(m.setup.width) else m.setup.width
         return [
-            PlanItem(number=n, kind=dialect.branch_kind, title="", start=0, end=0)
+            PlanItem(number=n, kind=dialect.branch_kind, title="")
             for n in range(1, (width or dialect.default_width) + 1)
         ]
     opener = dialect.block.open if dialect.block else dialect.plan.tag.open
-    at = line.fresh.rfind(opener)
-    if at < 0:
+    _, found, text = line.fresh.rpartition(opener)
+    if not found:
         m.note("stale_outline", f"{dialect.fork_tag} without a new {opener}: no fork", live)
         return []
-    items, diagnostics = read_plan(line.fresh[at:], dialect)
+    items, diagnostics = read_plan(text if dialect.block else found + text, dialect)
     for diagnostic in diagnostics:
         m.note(diagnostic.code, diagnostic.message, live)
     return items
