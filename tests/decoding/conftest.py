@@ -104,25 +104,32 @@ class Play:
         return list(self.answer(start.call, item))
 
 
+def make_setup(dialect: str = "parason:compact", **changes: object) -> Setup:
+    prompt = str(changes.pop("prompt", "Q"))
+    limits = Limits(**changes.pop("limits", {}))  # type: ignore[arg-type]
+    base = Setup(
+        dialect=get_dialect(dialect),
+        tokenizer=Characters(),
+        prompt=prompt,
+        prompt_ids=tuple(ord(char) for char in prompt),
+        limits=limits,
+        sampling=Sampling(seed=7),
+        id="t",
+    )
+    return replace(base, **changes)
+
+
 @pytest.fixture
 def setup() -> Callable[..., Setup]:
-    def make(dialect: str = "parason:compact", **changes: object) -> Setup:
-        prompt = str(changes.pop("prompt", "Q"))
-        limits = Limits(**changes.pop("limits", {}))  # type: ignore[arg-type]
-        base = Setup(
-            dialect=get_dialect(dialect),
-            tokenizer=Characters(),
-            prompt=prompt,
-            prompt_ids=tuple(ord(char) for char in prompt),
-            limits=limits,
-            sampling=Sampling(seed=7),
-            id="t",
-        )
-        return replace(base, **changes)
-
-    return make
+    return make_setup
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def play() -> type[Play]:
     return Play
+
+
+@pytest.fixture(scope="session")
+def setup_factory() -> Callable[..., Setup]:
+    """``setup`` for property tests, which may not use a fixture of function scope."""
+    return make_setup

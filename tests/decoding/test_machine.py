@@ -223,6 +223,24 @@ def test_branches_share_the_total_and_leave_the_reserve(setup, play):
     assert done.outcome == "answered" and "limit:max_total_tokens" in codes(done)
 
 
+def test_a_retry_cannot_spend_what_its_siblings_hold(setup, play):
+    limits = {"max_total_tokens": len(PLAN) + 100}
+    game = play(setup(limits=limits, retries=1), [PLAN])
+    lost = [Chunk((65,), "A", (-1.0,))] * 40 + [EngineError("reset", retryable=True)]
+    plain = game.answer
+
+    def script(start):
+        if start.kind == "main":
+            return plain(start.call, PLAN)
+        first = start.branch == 1 and not any(s.branch == 1 for s in game.starts[:-1])
+        return list(lost) if first else plain(start.call, "B" * 999)
+
+    game.script = script
+    done = game.run()
+    assert done.sampled_tokens == limits["max_total_tokens"]
+    assert done.outcome == "truncated"
+
+
 def test_the_path_limit_holds_across_a_block(setup, play):
     limits = {"max_path_tokens": len(PLAN) + 30, "answer_reserve": 20}
     game = play(setup(limits=limits), [PLAN, "\\boxed{3}"], {1: ["A" * 99], 2: ["B</Thread>"]})

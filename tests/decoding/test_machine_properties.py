@@ -1,0 +1,133 @@
+"""Whatever a model writes and however an engine fails, the machine ends, in order, within limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.decoding import Answer, FirstConclusive, Start
+from anabranch.dialects import get_dialect
+from anabranch.engines import Chunk
+from anabranch.errors import ContextWindowError, EngineError
+from anabranch.records import Trajectory
+
+DIALECTS = ["parason:compact", "threadweaver", "parallel-r1", "parason"]
+PLAN = "<Parallel><Outlines><Outline>1:a</Outline><Outline>2:b</Outline></Outlines>"
+
+
+def soup(dialect):
+    tags = [text for tag in dialect.tags() for text in (tag.open, tag.close)]
+    pieces = st.sampled_from([*tags, *tags, PLAN, "1:", "2: x", "\n", "<", "</", "yes", "word " * 12])
+    return st.lists(pieces, max_size=12).map("".join)
+
+
+@st.composite
+def limits(draw):
+    reserve = draw(st.integers(0, 15))
+    cap = st.one_of(st.none(), st.integers(reserve + 1, 300))
+    return {
+        "answer_reserve": reserve,
+        "max_total_tokens": draw(cap),
+        "max_path_tokens": draw(cap),
+        "max_branch_tokens": draw(st.one_of(st.none(), st.integers(1, 40))),
+        "min_branch_tokens": draw(st.integers(1, 20)),
+        "max_branches": draw(st.integers(1, 4)),
+        "max_blocks": draw(st.one_of(st.none(), st.integers(0, 3))),
+        "on_exhausted": draw(st.sampled_from(["answer", "stop"])),
+        "on_refused_fork": draw(st.sampled_from(["fewer", "sequential", "stop"])),
+    }
+
+
+def path_of(trajectory):
+    """Sampled tokens on the longest way: what max_path_tokens is about."""
+    size = [len(trajectory.segments[r.output].ids) for r in trajectory.requests]
+    total = sum(n for n, r in zip(size, trajectory.requests, strict=True) if r.kind != "branch")
+    for block in trajectory.blocks:
+        total += max((sum(size[i] for i in b.requests) for b in block.branches), default=0)
+    return total
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_any_output_ends_within_its_limits(setup_factory, play, data):
+    name = data.draw(st.sampled_from(DIALECTS))
+    dialect = get_dialect(name)
+    caps = data.draw(limits())
+    made = setup_factory(name, limits=caps, retries=data.draw(st.integers(0, 2)))
+    if data.draw(st.booleans()):
+        made = replace(made, policy=FirstConclusive(lambda text: "yes" in text))
+    if data.draw(st.booleans()):
+        made = replace(made, window=data.draw(st.integers(1, 400)))
+    game = play(made)
+    calls = 0
+
+    def script(start):
+        nonlocal calls
+        calls += 1
+        if calls > 40:  # a model that comes to an end
+            return [Chunk((0,), "", (0.0,)), Chunk(finish="eos")]
+        fault = data.draw(st.sampled_from(["", "", "", "lost", "fatal", "window"]))
+        text = data.draw(soup(dialect))
+        if start.kind == "main" and data.draw(st.booleans()):
+            text = PLAN if dialect.plan else dialect.fork_tag
+        chunks = list(game.answer(start.call, text))
+        if fault:
+            errors = {
+                "lost": EngineError("reset", retryable=True),
+                "fatal": EngineError("bad request"),
+                "window": ContextWindowError("too long", window=data.draw(st.integers(1, 300))),
+            }
+            chunks = [*chunks[: max(len(chunks) - 1, len(chunks) // 2)], errors[fault]]
+        return chunks
+
+    game.script = script
+    expire = data.draw(st.one_of(st.none(), st.integers(1, 200)))
+    done = game.run(expire_after=expire)
+    check(done, game, caps)
+
+
+def check(done, game, caps):
+    assert sum(isinstance(event, Answer) for event in game.events) == 1
+    assert isinstance(game.events[-1], Answer)
+    if caps["max_total_tokens"] is not None:
+        assert done.sampled_tokens <= caps["max_total_tokens"]
+    if caps["max_path_tokens"] is not None:
+        assert path_of(done) <= caps["max_path_tokens"]
+    for request in done.requests:
+        assert len(done.segments[request.output].ids) <= request.max_tokens
+    outputs = [r.output for r in done.requests]
+    assert len(outputs) == len(set(outputs)), "a sampled token has two requests"
+    sampled = [i for i, s in enumerate(done.segments) if s.origin == "sampled"]
+    assert sorted(outputs) == sampled, "a sampled token without a request"
+    started = {start.request: start for start in game.starts}
+    for number, request in enumerate(done.requests):
+        assert done.ids_of(request.context) == started[number].call.ids
+    assert len(done.blocks) <= (caps["max_blocks"] if caps["max_blocks"] is not None else 99)
+    assert Trajectory.model_validate(done.to_json()) == done
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_an_abort_at_any_moment_keeps_what_was_sampled(setup_factory, play, data):
+    from anabranch.decoding import Machine
+
+    made = setup_factory("parason:compact")
+    game, machine = play(made), Machine(made)
+    dialect = get_dialect("parason:compact")
+    fed = 0
+    outputs = machine.start()
+    for _ in range(data.draw(st.integers(0, 6))):
+        starts = [o for o in outputs if isinstance(o, Start)]
+        if not starts:
+            break
+        outputs = []
+        for start in starts:
+            for chunk in game.answer(start.call, data.draw(soup(dialect))):
+                fed += len(chunk.ids) if machine.waits_for(start.request) else 0
+                outputs += machine.feed(start.request, chunk)
+    already = machine.done
+    machine.abort()
+    assert machine.trajectory.sampled_tokens == fed
+    assert already or machine.trajectory.outcome == "cancelled"
