@@ -82,13 +82,18 @@ class Script:
         self.at += len(expected)
 
 
-def trajectory_from_text(text: str, setup: Setup, *, end: bool = True) -> Trajectory:
+def trajectory_from_text(
+    text: str, setup: Setup, *, end: bool = True, first: int | None = None
+) -> Trajectory:
     """Run the machine over a canonical text.
 
     Args:
         text: everything behind the prompt.
-        setup: as for decoding; its join policy cancels branches as a race in lockstep would.
+        setup: as for decoding. Under a join policy other than ``all`` the branches advance in
+            lockstep, a token a round, and the policy cancels losers as in a race.
         end: whether the text is complete; then an end-of-text token is sampled behind it.
+        first: number of a branch that closes before its siblings begin, instead of lockstep: with
+            a policy of one's own any set of siblings can so be cancelled.
 
     Raises:
         DialectError: the text is not canonical; the message has the character's offset.
@@ -96,14 +101,18 @@ def trajectory_from_text(text: str, setup: Setup, *, end: bool = True) -> Trajec
     script = Script(text, setup.dialect)
     # A dialect without a plan opens as many branches as the text has.
     machine = Machine(replace(setup, width=script.width))
-    lockstep = setup.policy.name != "all"
+    lockstep = setup.policy.name != "all" and first is None
     running: deque[tuple[int, deque[Chunk]]] = deque()
 
     def take(outputs: list[Output]) -> None:
         for output in outputs:
             if isinstance(output, Start):
                 piece, stop = script.piece(output)
-                running.append((output.request, _chunks(piece, stop, setup, lockstep, end)))
+                item = (output.request, _chunks(piece, stop, setup, lockstep, end))
+                if output.branch is not None and output.branch == first:
+                    running.appendleft(item)
+                else:
+                    running.append(item)
             elif isinstance(output, Cancel):
                 kept = [item for item in running if item[0] != output.request]
                 running.clear()
@@ -113,8 +122,10 @@ def trajectory_from_text(text: str, setup: Setup, *, end: bool = True) -> Trajec
     while running:
         request, chunks = running.popleft()
         chunk = chunks.popleft()
-        if chunks:
+        if chunks and lockstep:
             running.append((request, chunks))
+        elif chunks:
+            running.appendleft((request, chunks))
         take(machine.feed(request, chunk))
     assert machine.trajectory is not None
     return machine.trajectory
