@@ -38,11 +38,11 @@ VerdictStatus = Literal["correct", "wrong", "unparsed", "timeout", "error", "tru
 class Record(BaseModel):
     """Base of all records. Unknown fields are kept: a newer file survives an older reader."""
 
-    model_config = ConfigDict(extra="allow", populate_by_name=True)
+    model_config = ConfigDict(extra="allow")
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for :func:`anabranch.jsonl.dump_line`."""
-        return self.model_dump(mode="python", by_alias=True)
+        return self.model_dump(mode="python")
 
 
 class Problem(Record):
@@ -52,10 +52,14 @@ class Problem(Record):
     """
 
     id: Text
-    text: Text = Field(alias="problem")
+    problem: Text
     answer: Text | None = None
     source: Text | None = None
     family: Text | None = None
+
+    @property
+    def text(self) -> str:
+        return self.problem
 
 
 class Verdict(Record):

@@ -121,7 +121,9 @@ def test_a_plan_with_a_fault_forks_what_it_names(setup, play, plan, code, number
 
 
 def test_a_stale_plan_is_not_used_again(setup, play):
-    game = play(setup(), [PLAN, "and again</Outlines>", END], {1: ["A</Thread>"], 2: ["B</Thread>"]})
+    game = play(
+        setup(), [PLAN, "and again</Outlines>", END], {1: ["A</Thread>"], 2: ["B</Thread>"]}
+    )
     done = game.run()
     assert len(done.blocks) == 1 and "stale_outline" in codes(done)
     assert done.outcome == "answered" and done.text.endswith("and again</Outlines>" + END)

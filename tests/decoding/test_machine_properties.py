@@ -1,4 +1,4 @@
-"""Whatever a model writes and however an engine fails, the machine ends, in order, within limits."""
+"""Whatever a model writes and however an engine fails, the machine ends within its limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ PLAN = "<Parallel><Outlines><Outline>1:a</Outline><Outline>2:b</Outline></Outlin
 
 def soup(dialect):
     tags = [text for tag in dialect.tags() for text in (tag.open, tag.close)]
-    pieces = st.sampled_from([*tags, *tags, PLAN, "1:", "2: x", "\n", "<", "</", "yes", "word " * 12])
+    pieces = st.sampled_from(
+        [*tags, *tags, PLAN, "1:", "2: x", "\n", "<", "</", "yes", "word " * 12]
+    )
     return st.lists(pieces, max_size=12).map("".join)
 
 

@@ -16,6 +16,7 @@ from anabranch.decoding.events import (
 )
 from anabranch.decoding.joins import FirstConclusive, JoinPolicy, WaitForAll, make_policy
 from anabranch.decoding.machine import Machine, Setup
+from anabranch.decoding.prompts import make_setup, render_prompt
 from anabranch.decoding.script import trajectory_from_text
 
 __all__ = [
@@ -38,6 +39,8 @@ __all__ = [
     "decode",
     "decode_many",
     "make_policy",
+    "make_setup",
+    "render_prompt",
     "run",
     "solve",
     "trajectory_from_text",

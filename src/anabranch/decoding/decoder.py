@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
+from functools import partial
 
 from anabranch.decoding.events import Answer, Cancel, Event, Output, Start
 from anabranch.decoding.machine import Machine, Setup
@@ -65,7 +66,7 @@ class _Driver:
             if isinstance(output, Start):
                 task = self.loop.create_task(self._call(output))
                 self.tasks[output.request] = task
-                task.add_done_callback(lambda _, key=output.request: self.tasks.pop(key, None))
+                task.add_done_callback(partial(self._forget, output.request))
             elif isinstance(output, Cancel):
                 task_or_none = self.tasks.get(output.request)
                 if task_or_none is not None and task_or_none is not asyncio.current_task():
@@ -75,6 +76,9 @@ class _Driver:
                     self.listener(output)
                 if isinstance(output, Answer) and not self.done.done():
                     self.done.set_result(output.trajectory)
+
+    def _forget(self, request: int, _: asyncio.Task[None]) -> None:
+        self.tasks.pop(request, None)
 
     async def _call(self, start: Start) -> None:
         machine, request = self.machine, start.request
@@ -162,4 +166,3 @@ async def decode_many(
 def solve(setup: Setup, engine: Engine) -> Trajectory:
     """:func:`run` for callers without an event loop. The engine is left open."""
     return asyncio.run(run(setup, engine))
-

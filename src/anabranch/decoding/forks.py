@@ -247,9 +247,7 @@ def _close(
 
 
 def _cancel_losers(m: Machine, block: BlockState, winner: BranchState) -> None:
-    views = [
-        BranchView(b.number, b.is_or, b.outcome is not None, b.text) for b in block.branches
-    ]
+    views = [BranchView(b.number, b.is_or, b.outcome is not None, b.text) for b in block.branches]
     losers = set(m.setup.policy.losers(views, winner.number))
     for branch in block.branches:
         if branch.number in losers and branch.outcome is None:

@@ -281,7 +281,14 @@ class Machine:
         request = len(self.record.requests)
         sampling = self.setup.sampling
         seed = derive_seed(
-            sampling.seed, self.setup.id, kind, line.block, line.branch, line.blocks, attempt, request
+            sampling.seed,
+            self.setup.id,
+            kind,
+            line.block,
+            line.branch,
+            line.blocks,
+            attempt,
+            request,
         )
         live = Live(
             request, kind, line, tuple(line.context), seed, room, limit, attempt, block, branch
@@ -304,7 +311,9 @@ class Machine:
             affinity=self.setup.affinity or self.setup.id,
             logprobs=self.setup.logprobs,
         )
-        self._out.append(Start(request, call, kind, block.path if block else line.block, line.branch))
+        self._out.append(
+            Start(request, call, kind, block.path if block else line.block, line.branch)
+        )
 
     def _room(self, line: Line, branch: BranchState | None) -> tuple[int, str]:
         limits = self.setup.limits
@@ -374,7 +383,9 @@ class Machine:
 
     def _note_format(self) -> None:
         known = {finding.code for finding in self.record.findings}
-        for diagnostic in parse(self.record.generated(self.main.context), self.setup.dialect).diagnostics:
+        for diagnostic in parse(
+            self.record.generated(self.main.context), self.setup.dialect
+        ).diagnostics:
             if diagnostic.code not in known:
                 self.record.note(diagnostic.code, diagnostic.message)
 

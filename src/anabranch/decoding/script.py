@@ -131,9 +131,7 @@ def trajectory_from_text(
     return machine.trajectory
 
 
-def _chunks(
-    piece: str, stop: str | None, setup: Setup, lockstep: bool, end: bool
-) -> deque[Chunk]:
+def _chunks(piece: str, stop: str | None, setup: Setup, lockstep: bool, end: bool) -> deque[Chunk]:
     tokenizer = setup.tokenizer
     ids = tuple(tokenizer.encode(piece))
     if stop is None and end and tokenizer.eos_ids:

@@ -1,0 +1,118 @@
+"""From a problem to a rendered prompt and a complete decoding setup.
+
+What a checkpoint says of its own prompt wins (``anabranch.json``); else the dialect's published
+prompt is used, in the model's chat template where there is one. Prompts of other modes than
+parallel and sequential are left out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from anabranch.checkpoint import CheckpointInfo
+from anabranch.decoding.joins import JoinPolicy, WaitForAll
+from anabranch.decoding.machine import Mode, Setup
+from anabranch.dialects import Dialect, get_dialect
+from anabranch.engines.base import Engine, Tokenizer
+from anabranch.engines.tokenizers import HFTokenizer, render_chat
+from anabranch.records import Limits, Problem, Sampling
+
+#: The plain prompt for a sequential baseline of a model that has none of its own.
+STEP_BY_STEP = "{problem} Let's think step by step and output the final answer within \\boxed{}."
+
+
+def render_prompt(
+    problem: str,
+    dialect: Dialect,
+    mode: Mode = "parallel",
+    *,
+    info: CheckpointInfo | None = None,
+    folder: Path | str | None = None,
+) -> str:
+    """The text that the model is to continue.
+
+    Args:
+        problem: the problem's text.
+        dialect: gives the prompt where the checkpoint has none.
+        mode: which of the checkpoint's prompts.
+        info: what the checkpoint says of itself.
+        folder: the model's folder, whose chat template is then used around the dialect's prompt.
+
+    Raises:
+        ModelError: the checkpoint has no prompt for the mode.
+        TokenizerError: the chat template cannot be rendered.
+    """
+    if info is not None and info.prompts:
+        return info.prompt(problem, mode)
+    if mode == "sequential":
+        text = STEP_BY_STEP.replace("{problem}", problem)
+    else:
+        text = dialect.render_prompt(problem)
+    if folder is not None and has_chat_template(folder):
+        return render_chat(folder, [{"role": "user", "content": text}])
+    return text
+
+
+def has_chat_template(folder: Path | str) -> bool:
+    """Whether a model's folder holds a chat template."""
+    folder = Path(folder)
+    if (folder / "chat_template.jinja").is_file():
+        return True
+    config = folder / "tokenizer_config.json"
+    return config.is_file() and '"chat_template"' in config.read_text(encoding="utf-8")
+
+
+def encode_prompt(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """The prompt's ids, with the start token exactly once where the tokenizer has one."""
+    if isinstance(tokenizer, HFTokenizer):
+        return tuple(tokenizer.encode_prompt(text))
+    return tuple(tokenizer.encode(text))
+
+
+def make_setup(
+    problem: Problem | str,
+    engine: Engine,
+    *,
+    dialect: Dialect | str | None = None,
+    info: CheckpointInfo | None = None,
+    folder: Path | str | None = None,
+    mode: Mode = "parallel",
+    limits: Limits | None = None,
+    sampling: Sampling | None = None,
+    policy: JoinPolicy | None = None,
+    width: int | None = None,
+    id: str = "",
+) -> Setup:
+    """Everything that :func:`anabranch.decoding.run` needs for one problem.
+
+    Args:
+        problem: a record, or only its text.
+        engine: its tokenizer, window and name are taken over.
+        dialect: default: the checkpoint's own, else ThreadWeaver.
+        info, folder: as in :func:`render_prompt`.
+        mode: ``parallel`` forks, ``sequential`` is the baseline in one line.
+        limits, sampling, policy, width: as in :class:`Setup`.
+        id: of the trajectory; also the root of its seeds beside ``sampling.seed``.
+    """
+    record = Problem(id=id or "problem", problem=problem) if isinstance(problem, str) else problem
+    if dialect is None:
+        dialect = info.dialect if info is not None else "threadweaver"
+    chosen = get_dialect(dialect) if isinstance(dialect, str) else dialect
+    prompt = render_prompt(record.text, chosen, mode, info=info, folder=folder)
+    return Setup(
+        dialect=chosen,
+        tokenizer=engine.tokenizer,
+        prompt=prompt,
+        prompt_ids=encode_prompt(engine.tokenizer, prompt),
+        limits=limits or Limits(),
+        sampling=sampling or Sampling(),
+        policy=policy or WaitForAll(),
+        mode=mode,
+        window=engine.capabilities.window,
+        width=width,
+        logprobs=engine.capabilities.logprobs,
+        id=id or record.id,
+        problem=record,
+        model=engine.model,
+        engine=engine.name,
+    )
