@@ -52,6 +52,7 @@ class Setup:
         prompt, prompt_ids: the rendered prompt and its tokens, BOS included where wanted.
         width: branches per block in a dialect without a plan, fixed or asked for at each fork
             (None: the dialect's default).
+        retokenized: the engine gives text only, and ids are the tokenizer's; drift is counted.
         retries: how often a call that failed retryably is sent again.
         affinity: key under which a fleet keeps the calls of this trajectory together.
     """
@@ -68,6 +69,7 @@ class Setup:
     width: int | Callable[[], int] | None = None
     retries: int = 1
     logprobs: bool = True
+    retokenized: bool = False
     id: str = ""
     affinity: str = ""
     problem: Problem | None = None
@@ -224,6 +226,8 @@ class Machine:
             final=tuple(self.main.context),
             outcome=outcome,
             findings=record.findings,
+            retokenized=setup.retokenized,
+            drift=record.drift(self.main.context) if setup.retokenized else 0,
             policy_version=setup.policy_version,
             seconds=self.now,
         )

@@ -111,6 +111,7 @@ def make_setup(
         window=engine.capabilities.window,
         width=width,
         logprobs=engine.capabilities.logprobs,
+        retokenized=not engine.capabilities.ids_out,
         id=id or record.id,
         problem=record,
         model=engine.model,

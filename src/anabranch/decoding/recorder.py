@@ -117,6 +117,15 @@ class Recorder:
             Finding(code=code, message=message, request=request, block=block or None)
         )
 
+    def drift(self, context: Sequence[int]) -> int:
+        """Positions in which a context's ids differ from its text encoded in one piece."""
+        parts = [s for s in (self.segments[i] for i in context) if s.origin != "prompt"]
+        stop = self._tokenizer.eos_ids
+        ids = [token for part in parts for token in part.ids if token not in stop]
+        whole = self._tokenizer.encode("".join(part.text for part in parts))
+        differing = sum(a != b for a, b in zip(ids, whole, strict=False))
+        return differing + abs(len(ids) - len(whole))
+
     def length(self, context: Sequence[int]) -> int:
         return sum(len(self.segments[index].ids) for index in context)
 

@@ -1,0 +1,164 @@
+"""`anabranch solve`: one problem, with the branches growing live."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.live import Live
+from rich.table import Table
+
+from anabranch.cli.common import EngineOptions, Opened, console, open_engine
+from anabranch.cli.live import Board
+from anabranch.decoding import Answer, Setup, decode, make_policy, make_setup
+from anabranch.errors import UsageError
+from anabranch.jsonl import dump_line, write_records
+from anabranch.metrics import trajectory_metrics
+from anabranch.records import Limits, Sampling, Trajectory
+
+_OUTCOMES_OK = ("answered",)
+
+
+def solve(
+    problem: Annotated[str, typer.Argument(help="The problem; '-' reads it from standard input.")],
+    engine: Annotated[str | None, typer.Option(help="URL of an OpenAI-compatible server.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model's name at the server.")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Folder with the served model's tokenizer.")
+    ] = None,
+    local: Annotated[Path | None, typer.Option(help="Folder of a model to run here.")] = None,
+    api_key: Annotated[str | None, typer.Option(envvar="ANABRANCH_API_KEY")] = None,
+    retokenize: Annotated[
+        bool, typer.Option(help="Accept a server that gives text only; drift is counted.")
+    ] = False,
+    dialect: Annotated[str | None, typer.Option(help="Default: the checkpoint's own.")] = None,
+    mode: Annotated[str, typer.Option(help="parallel or sequential.")] = "parallel",
+    join: Annotated[str, typer.Option(help="all or first_conclusive.")] = "all",
+    width: Annotated[
+        int | None, typer.Option(min=1, help="Branches per block without a plan.")
+    ] = None,
+    max_total: Annotated[int | None, typer.Option(help="Cap on all sampled tokens.")] = None,
+    max_path: Annotated[int | None, typer.Option(help="Cap on the critical path.")] = None,
+    max_branch: Annotated[int | None, typer.Option(help="Cap on one branch.")] = None,
+    max_branches: Annotated[int, typer.Option(help="Branches of one block.")] = 50,
+    max_blocks: Annotated[int | None, typer.Option(help="Blocks of one answer.")] = None,
+    reserve: Annotated[int, typer.Option(help="Tokens kept back for the answer.")] = 0,
+    deadline: Annotated[float | None, typer.Option(help="Seconds until the answer is forced.")] = None,
+    temperature: Annotated[float, typer.Option()] = 0.0,
+    top_p: Annotated[float, typer.Option()] = 1.0,
+    seed: Annotated[int, typer.Option()] = 0,
+    save: Annotated[Path | None, typer.Option(help="Write the trajectory as JSON Lines.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the trajectory only.")] = False,
+) -> None:
+    """Solve a problem, forking and joining; without an engine, with the bundled model."""
+    if problem == "-":
+        problem = sys.stdin.read()
+    if not problem.strip():
+        raise UsageError("the problem is empty")
+    if mode not in ("parallel", "sequential"):
+        raise UsageError(f"unknown mode {mode!r}: use parallel or sequential")
+    limits = _checked(
+        Limits,
+        max_total_tokens=max_total,
+        max_path_tokens=max_path,
+        max_branch_tokens=max_branch,
+        max_branches=max_branches,
+        max_blocks=max_blocks,
+        answer_reserve=reserve,
+        deadline=deadline,
+    )
+    sampling = _checked(Sampling, temperature=temperature, top_p=top_p, seed=seed)
+    policy = make_policy(join)
+    options = EngineOptions(engine, model, tokenizer, local, api_key, retokenize)
+
+    async def go() -> Trajectory:
+        async with open_engine(options) as opened:
+            setup = make_setup(
+                problem,
+                opened.engine,
+                dialect=dialect,
+                info=opened.info,
+                folder=opened.folder,
+                mode="sequential" if mode == "sequential" else "parallel",
+                limits=limits,
+                sampling=sampling,
+                policy=policy,
+                width=width,
+            )
+            _warn(opened, dialect)
+            return await watch(setup, opened, quiet=as_json)
+
+    done = asyncio.run(go())
+    if save is not None:
+        write_records(save, [done])
+    if as_json:
+        print(dump_line(done))
+    else:
+        _report(done)
+    if done.outcome not in _OUTCOMES_OK:
+        raise typer.Exit(1)
+
+
+async def watch(setup: Setup, opened: Opened, *, quiet: bool = False) -> Trajectory:
+    """Decode with a live picture (none when quiet or not on a terminal)."""
+    board = Board(heading=f"{setup.dialect.title} · {setup.mode} · {opened.engine.model}")
+    shown = console.is_terminal and not quiet
+    live = Live(console=console, refresh_per_second=12, get_renderable=board.tree)
+    if shown:
+        live.start()
+    try:
+        async for event in decode(setup, opened.engine):
+            board.see(event)
+            if isinstance(event, Answer):
+                return event.trajectory
+    finally:
+        if shown:
+            live.stop()
+    raise AssertionError("a stream of events without an answer")
+
+
+def _report(done: Trajectory) -> None:
+    if not console.is_terminal:
+        console.print(done.text, markup=False, soft_wrap=True)
+    figures = trajectory_metrics(done)
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    answer = done.text.rpartition("</think>")[2].strip() or done.text[-200:]
+    rows: list[tuple[str, str]] = [
+        ("outcome", done.outcome),
+        ("answer", answer),
+        ("tokens", f"{figures.total_tokens} in all, {figures.critical_path} on the critical path"),
+        ("blocks", str(len(done.blocks))),
+        ("seconds", f"{done.seconds:.2f}" if done.seconds is not None else "-"),
+    ]
+    if done.retokenized:
+        rows.append(("drift", f"{done.drift} positions (the engine gives text only)"))
+    if done.outcome != "answered" and done.findings:
+        rows.append(("because", "; ".join(f.message for f in done.findings[-2:])))
+    for name, value in rows:
+        table.add_row(name, value)
+    console.print(table)
+
+
+def _warn(opened: Opened, dialect: str | None) -> None:
+    """A checkpoint run in another dialect than its own mostly shows no block at all."""
+    info = opened.info
+    if info is not None and dialect is not None and dialect != info.dialect:
+        console.print(
+            f"note: the checkpoint was trained on {info.dialect!r} and is run as {dialect!r}",
+            style="yellow",
+        )
+
+
+def _checked(model: Any, **values: Any) -> Any:
+    """Options as a record; a bad value is one line that names the option."""
+    try:
+        return model(**values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{name}: {message}" if name else message) from None
