@@ -1,0 +1,9 @@
+"""Test helpers of this folder are importable by name; torch runs in one thread."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+torch.set_num_threads(1)
