@@ -7,62 +7,24 @@ when it ends. Time is linear in the text, memory in the number of tags.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from anabranch.dialects.contents import MERGES, Contents, Line, Open
 from anabranch.dialects.description import Dialect
-from anabranch.dialects.diagnostics import Diagnostic
-from anabranch.dialects.document import Block, Branch, Document, PlanItem, TextPart
-from anabranch.dialects.numbers import Counted, counted, counted_lines, stripped
-from anabranch.dialects.rules import block_findings, merge_findings, plan_findings, tolerated
-from anabranch.dialects.tags import Role, tag_table
+from anabranch.dialects.document import Block, Document
+from anabranch.dialects.rules import tolerated
+from anabranch.dialects.tags import Role
 
 #: Blocks nested deeper than this are read as text.
 MAX_DEPTH = 16
 
 _OUTSIDE, _REASONING, _ANSWER = range(3)
-_MERGES = ("merge", "legacy")
 
 
-@dataclass(slots=True)
-class _Line:
-    """Where text and blocks follow one another: the main line, or the inside of a branch.
-
-    ``text`` is where the running text begins; ``done`` is a block whose outside merge may come.
-    """
-
-    text: int
-    parts: list[TextPart | Block] = field(default_factory=list)
-    done: Block | None = None
-
-
-@dataclass(slots=True)
-class _Open:
-    """A part that is open: its role, where its tag begins and ends, what was gathered for it."""
-
-    role: Role | None
-    start: int
-    body: int
-    name: str = ""
-    number: str | None = None
-    line: _Line | None = None
-    block: Block | None = None
-    items: list[PlanItem] = field(default_factory=list)
-    kept: bool = True
-    planned: bool = False
-
-
-class Reader:
+class Reader(Contents):
     """Reads one text once."""
 
     def __init__(self, text: str, dialect: Dialect) -> None:
-        self.text, self.dialect = text, dialect
-        self.table = tag_table(dialect)
-        self.found: list[Diagnostic] = []
+        super().__init__(text, dialect)
         self.think = _OUTSIDE
-        self.mark = 0  # the end of the last tag
-        self.depth = 0
-        self.root = _Line(0)
-        self.stack = [_Open(None, 0, 0, line=self.root)]
         self.openers = {
             "block": self.open_block,
             "plan": self.open_plan,
@@ -104,31 +66,6 @@ class Reader:
             self.add("unclosed_reasoning", "the reasoning is not closed", end, end)
         found = tolerated(self.found, self.dialect)
         return Document(self.root.parts, sorted(found, key=lambda finding: finding.start))
-
-    # What is said.
-
-    def add(self, code: str, message: str, start: int, end: int) -> None:
-        self.found.append(Diagnostic(code, message, start, end))
-
-    def misplaced(self, start: int, end: int) -> None:
-        role = self.stack[-1].role
-        where = f"inside a {role}" if role else "here"
-        self.add("misplaced_tag", f"{self.text[start:end]} means nothing {where}", start, end)
-
-    def check_cut(self, end: int) -> None:
-        """A cut tag directly before ``end``. (``</`` alone is found as a mark of its own.)"""
-        start = self.text.rfind("<", max(self.mark, end - self.table.longest), end)
-        if start >= 0:
-            piece = self.text[start:end]
-            if piece != "</" and self.table.partial.match(piece):
-                self.add("half_tag", f"`{piece}` is a cut tag", start, end)
-
-    def check_stray(self, end: int) -> None:
-        """Between the parts of a block, only white space may precede ``end``."""
-        inside, low, high = stripped(self.text, self.mark, end)
-        if inside:
-            shown = inside if len(inside) <= 40 else inside[:37] + "…"
-            self.add("stray_text", f"text between the parts of a block: {shown!r}", low, high)
 
     # The stack.
 
@@ -184,7 +121,7 @@ class Reader:
                 self.add("nested_block", f"more than {MAX_DEPTH} blocks deep", start, end)
                 return
         elif top.line is None:
-            if top.role not in _MERGES:
+            if top.role not in MERGES:
                 self.add("nested_block", f"a block inside a {top.role}", start, end)
             # The parts before were not closed; the line that holds them goes on.
             self.pop_to(self.innermost_line(), start)
@@ -201,7 +138,7 @@ class Reader:
         line.parts.append(block)
         if self.think == _ANSWER:
             self.add("block_after_reasoning", "a block behind the reasoning", start, end)
-        self.stack.append(_Open("block", start, end, block=block))
+        self.stack.append(Open("block", start, end, block=block))
         self.depth += 1
 
     def open_plan(self, name: str, number: str | None, start: int, end: int) -> None:
@@ -220,7 +157,7 @@ class Reader:
         if not kept:
             self.add("duplicate_plan", "the plan is too late in its block", start, end)
         part.planned = True
-        self.stack.append(_Open("plan", start, end, block=part.block, kept=kept))
+        self.stack.append(Open("plan", start, end, block=part.block, kept=kept))
 
     def open_item(self, name: str, number: str | None, start: int, end: int) -> None:
         if self.stack[-1].role == "item":
@@ -229,22 +166,22 @@ class Reader:
             self.misplaced(start, end)
             return
         self.check_stray(start)
-        self.stack.append(_Open("item", start, end, name, number))
+        self.stack.append(Open("item", start, end, name, number))
 
     def open_branch(self, name: str, number: str | None, start: int, end: int) -> None:
         if self.dialect.block is None and self.dialect.plan is None and len(self.stack) == 1:
             self.push_block(start, start)
         at = self.innermost("block")
-        if at is None or self.stack[-1].role in _MERGES:
+        if at is None or self.stack[-1].role in MERGES:
             self.misplaced(start, end)
             return
         self.pop_to(at, start)
         self.check_stray(start)
-        self.stack.append(_Open("branch", start, end, name, number, line=_Line(end)))
+        self.stack.append(Open("branch", start, end, name, number, line=Line(end)))
 
     def open_merge(self, name: str, number: str | None, start: int, end: int) -> None:
         legacy = self.table.roles[name] == "legacy"
-        if self.stack[-1].role in _MERGES:
+        if self.stack[-1].role in MERGES:
             self.misplaced(start, end)
         elif legacy or self.dialect.merge_inside:
             self.open_inner_merge("legacy" if legacy else "merge", start, end)
@@ -263,7 +200,7 @@ class Reader:
             self.add("legacy_merge", "the dialect no longer has a merge", start, end)
         if block.merge is not None:
             self.add("duplicate_summary", "a second merge for one block", start, end)
-        self.stack.append(_Open(role, start, end, block=block, kept=block.merge is None))
+        self.stack.append(Open(role, start, end, block=block, kept=block.merge is None))
 
     def open_outer_merge(self, start: int, end: int) -> None:
         line = self.stack[-1].line
@@ -276,7 +213,7 @@ class Reader:
             self.misplaced(start, end)
             return
         self.check_stray(start)
-        self.stack.append(_Open("merge", start, end, block=line.done))
+        self.stack.append(Open("merge", start, end, block=line.done))
         line.done = None
 
     # Closing tags.
@@ -295,105 +232,5 @@ class Reader:
             message = f"</{name}> for <{part.name}>"
             self.add("unexpected_close", message, start, end)
         self.pop(start, end)
-        if role in _MERGES and self.dialect.block is None and self.stack[-1].role == "block":
+        if role in MERGES and self.dialect.block is None and self.stack[-1].role == "block":
             self.pop(end, end)
-
-    # What a part holds, once it ends.
-
-    def end_item(self, part: _Open, end: int, after: int) -> None:
-        read = counted(self.text, part.body, end, part.number)
-        self.check_dotted(read, part.start, after)
-        kind = self.dialect.kind_of[part.name]
-        self.stack[-1].items.append(PlanItem(read.number, kind, read.text, (part.start, after)))
-
-    def end_plan(self, part: _Open, end: int, after: int) -> None:
-        plan, block = self.dialect.plan, part.block
-        assert plan is not None and block is not None
-        items = part.items
-        if not items:
-            for read in counted_lines(self.text, part.body, end):
-                span = (read.start, read.end)
-                self.check_dotted(read, *span)
-                items.append(PlanItem(read.number, plan.default_kind, read.text, span))
-            if items:
-                self.add("bare_outline", "entries without tags", part.body, end)
-            else:
-                inside, low, high = stripped(self.text, part.body, end)
-                if inside:
-                    self.add("stray_text", "text in a plan without entries", low, high)
-        self.found.extend(plan_findings(items, (part.start, after)))
-        if part.kept:
-            block.plan, block.plan_span = items, (part.start, after)
-
-    def end_branch(self, part: _Open, end: int, after: int) -> None:
-        block, line = self.stack[-1].block, part.line
-        assert block is not None and line is not None
-        if self.dialect.numbered:
-            read = counted(self.text, part.body, end, part.number)
-            self.check_dotted(read, part.start, part.body)
-        else:
-            inside, low, high = stripped(self.text, part.body, end)
-            read = Counted(len(block.branches) + 1, low, high, inside, False)
-        branch = Branch(read.number, self.dialect.branch_kind, read.text)
-        branch.span, branch.body = (part.start, after), (read.start, read.end)
-        branch.closed = after > end
-        if line.parts:
-            self.end_line(line, end)
-            branch.parts = _trimmed(line.parts, read.start, read.end)
-        block.branches.append(branch)
-
-    def end_block(self, part: _Open, after: int) -> None:
-        block, line = part.block, self.stack[-1].line
-        assert block is not None and line is not None
-        self.depth -= 1
-        block.span = (part.start, after)
-        if self.dialect.plan is not None and not part.planned:
-            self.add("plan_missing", "the block has no plan", part.start, part.body)
-        if block.plan:
-            kinds = {item.number: item.kind for item in block.plan}
-            for branch in block.branches:
-                branch.kind = kinds.get(branch.number, branch.kind)
-        self.found.extend(block_findings(block, self.dialect))
-        line.text = after
-        if self.dialect.merge is None or self.dialect.merge_inside:
-            self.found.extend(merge_findings(block, self.dialect))
-        else:
-            line.done = block
-
-    def end_merge(self, part: _Open, end: int, after: int) -> None:
-        block, line = part.block, self.stack[-1].line
-        assert block is not None
-        if part.kept:
-            block.merge = stripped(self.text, part.body, end)[0]
-            block.merge_span = (part.start, after)
-        if line is not None:  # outside the block
-            block.span = (block.span[0], after)
-            line.text = after
-            self.found.extend(merge_findings(block, self.dialect))
-
-    def end_line(self, line: _Line, end: int) -> None:
-        """Take the running text of a line up to ``end`` as a part; no merge can follow it."""
-        if line.done is not None:
-            self.found.extend(merge_findings(line.done, self.dialect))
-            line.done = None
-        if end > line.text:
-            line.parts.append(TextPart(self.text[line.text : end], (line.text, end)))
-            line.text = end
-
-    def check_dotted(self, read: Counted, start: int, end: int) -> None:
-        if read.dotted and not self.dialect.nesting:
-            self.add("number_gap", "a dotted number without nested blocks", start, end)
-
-
-def _trimmed(parts: list[TextPart | Block], start: int, end: int) -> list[TextPart | Block]:
-    """The parts of a branch without its number and the white space around it."""
-    kept: list[TextPart | Block] = []
-    for part in parts:
-        if isinstance(part, TextPart):
-            low, high = max(part.span[0], start), min(part.span[1], end)
-            if low >= high:
-                continue
-            offset = part.span[0]
-            part = TextPart(part.text[low - offset : high - offset], (low, high))
-        kept.append(part)
-    return kept
