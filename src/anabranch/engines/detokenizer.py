@@ -88,7 +88,8 @@ class _ByteStream:
 class _TextPieces(dict[int, "str | int | None"]):
     """Vocabularies of text, where a byte token such as `<0x0A>` stands for one byte (an int).
 
-    An id outside the vocabulary has no piece (None). ``strip`` counts the spaces taken from the very beginning of the text.
+    An id outside the vocabulary has no piece (None). ``strip`` counts the spaces taken from the
+    very beginning of the text.
     """
 
     def __init__(
