@@ -85,7 +85,8 @@ class _Conversion:
                 self.lost["{n} plans have empty titles: the source has no plan"] += 1
         elif any(titles.values()):
             self.lost["the titles of {n} plans are dropped"] += 1
-        return Block(plan, branches, block.merge)
+        merge = None if block.merge is None else self.text(block.merge)
+        return Block(plan, branches, merge if self.target.merge is not None else None)
 
     def branch(self, place: int, branch: Branch) -> Branch:
         parts: Parts = []

@@ -13,7 +13,7 @@ from functools import lru_cache
 from anabranch.dialects.builtin import BUILTIN
 from anabranch.dialects.description import Dialect
 from anabranch.dialects.diagnostics import Diagnostic
-from anabranch.dialects.document import Block, Document, Span
+from anabranch.dialects.document import NOWHERE, Block, Document, Span
 from anabranch.dialects.rules import block_findings, merge_findings, plan_findings, tolerated
 from anabranch.dialects.tags import tag_table
 
@@ -32,7 +32,8 @@ def check_format(document: Document, dialect: Dialect) -> list[Diagnostic]:
     """
     found = [*document.diagnostics]
     for block in document.all_blocks():
-        found += _structure(block, dialect)
+        if block.span == NOWHERE:  # one that was read has been through this
+            found += _structure(block, dialect)
         for text, span in _texts(block):
             found += _tags_in(text, span, dialect)
     distinct = dict.fromkeys(tolerated(found, dialect))
@@ -44,7 +45,7 @@ def _structure(block: Block, dialect: Dialect) -> Iterator[Diagnostic]:
         yield from plan_findings(block.plan, block.plan_span)
         if dialect.plan is None:
             yield Diagnostic("misplaced_tag", "the dialect has no plan", *block.plan_span)
-    elif dialect.plan is not None and block.span == (0, 0):
+    elif dialect.plan is not None:
         yield Diagnostic("plan_missing", "the block has no plan", *block.span)
     yield from block_findings(block, dialect)
     yield from merge_findings(block, dialect)
@@ -63,8 +64,7 @@ def _texts(block: Block) -> Iterator[tuple[str, Span]]:
 def _tags_in(text: str, span: Span, dialect: Dialect) -> Iterator[Diagnostic]:
     if "<" not in text:
         return
-    if span == (0, 0) and (own := tag_table(dialect).marks.search(text)):
-        # A text that was read has been through this; a tag in it is known already.
+    if span == NOWHERE and (own := tag_table(dialect).marks.search(text)):
         yield Diagnostic("misplaced_tag", f"a text holds {own.group()}", *span)
     for match in _foreign(dialect).finditer(text):
         yield Diagnostic("foreign_tag", f"{match.group()} belongs to another dialect", *span)

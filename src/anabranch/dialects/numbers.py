@@ -39,17 +39,14 @@ def counted(text: str, start: int, end: int, given: str | None = None) -> Counte
 
 def counted_lines(text: str, start: int, end: int) -> list[Counted]:
     """Entries written as lines ``n: text``; a line without a number goes on with the one above."""
-    found: list[Counted] = []
+    begins: list[int] = []
     for begin, stop in _lines(text, start, end):
         if _LINE.match(text, begin, stop):
-            found.append(counted(text, begin, stop))
-        elif found:
-            last = found[-1]
-            inside, low, high = stripped(text, last.start, stop)
-            found[-1] = Counted(last.number, low, high, inside, last.dotted)
-        elif text[begin:stop].strip(WHITE):
+            begins.append(begin)
+        elif not begins and text[begin:stop].strip(WHITE):
             return []
-    return found
+    stops = [*begins[1:], end]
+    return [counted(text, at, stop) for at, stop in zip(begins, stops, strict=False)]
 
 
 def stripped(text: str, start: int, end: int) -> tuple[str, int, int]:
