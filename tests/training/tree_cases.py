@@ -101,6 +101,7 @@ def tiny_model(family: str, **changes: Any) -> Any:
         "max_position_embeddings": 512,
         "bos_token_id": None,
         "eos_token_id": None,
+        "pad_token_id": None,
         **changes,
     }
     torch.manual_seed(0)
