@@ -5,7 +5,7 @@ from __future__ import annotations
 from anabranch.dialects.builtin import PARALLEL_R1, PARASON, THREADWEAVER
 from anabranch.dialects.convert import convert
 from anabranch.dialects.description import Dialect, Plan, Spacing, Tag
-from anabranch.dialects.diagnostics import ERRORS, NOTES, Diagnostic
+from anabranch.dialects.diagnostics import ERRORS, NOTES, VARIANTS, Diagnostic
 from anabranch.dialects.document import Block, Branch, Document, PlanItem, TextPart
 from anabranch.dialects.format_rules import check_format
 from anabranch.dialects.grammar import grammar
@@ -20,6 +20,7 @@ __all__ = [
     "PARALLEL_R1",
     "PARASON",
     "THREADWEAVER",
+    "VARIANTS",
     "Block",
     "Branch",
     "Diagnostic",

@@ -48,6 +48,9 @@ NOTES: dict[str, str] = {
     "unclosed_reasoning": "the reasoning is opened and not closed",
 }
 
+#: Codes of forms that reading may accept and neither a writer nor a grammar ever makes.
+VARIANTS = frozenset({"alias_tag", "bare_outline", "legacy_merge", "stray_text"})
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
