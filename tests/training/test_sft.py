@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tree_cases import tiny_model
 
 from anabranch.checkpoint import load_checkpoint_info
 from anabranch.errors import ModelError, UsageError
+from anabranch.jsonl import write_records
 from anabranch.records import Trajectory
 from anabranch.training.config import SFTConfig
 from anabranch.training.data import TrajectoryFile
@@ -84,6 +86,23 @@ def test_a_signal_saves_ends_without_error_and_is_resumed(tmp_path: Path) -> Non
     assert newest_checkpoint(stage) == stage / f"checkpoint-{results[0].steps}"
     assert not (stage / "result.json").exists()
     assert [r.interrupted for r in run(tmp_path / "run", quiet, resume=True)] == [False, False]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_still_serves(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(RuntimeError, match="died"):
+        run(tmp_path, die_at("first:5"))
+    stage = tmp_path / "0-first"
+    damaged = stage / "checkpoint-4" / name
+    damaged.write_bytes(damaged.read_bytes()[:200])
+    with pytest.raises(ModelError, match="checkpoint-4 cannot be read") as caught:
+        run(tmp_path, quiet, resume=True)
+    assert "\n" not in str(caught.value)
+    shutil.rmtree(stage / "checkpoint-4")
+    run(tmp_path, quiet, resume=True)
+    assert (stage / "result.json").exists()
 
 
 def small(**changes: Any) -> SFTConfig:
@@ -203,11 +222,14 @@ def test_stages_train_one_model_and_finished_ones_are_loaded(tmp_path: Path) -> 
 
 
 def test_a_file_of_trajectories_trains(tmp_path: Path) -> None:
-    from anabranch.jsonl import write_records
-
     write_records(tmp_path / "t.jsonl", DATA)
     source = TrajectoryFile(tmp_path / "t.jsonl")
     one, other = tiny_model("Llama"), tiny_model("Llama")
-    train_sft(one, source, small(steps=None))
+    train_sft(one, source, small(steps=None), output=tmp_path / "run")
+    with (tmp_path / "t.jsonl").open("a") as handle:
+        handle.write("{}\n")
+    with pytest.raises(UsageError, match="data: "):
+        changed = TrajectoryFile(tmp_path / "t.jsonl")
+        train_sft(one, changed, small(steps=None), output=tmp_path / "run", resume=True)
     train_sft(other, DATA, small(steps=None))
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))

@@ -6,11 +6,12 @@ sources have a length and are shuffled by :mod:`anabranch.training.batches`; end
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic import ValidationError
 
@@ -49,6 +50,14 @@ class TrajectoryFile:
 
     def __len__(self) -> int:
         return len(self._lines)
+
+    def identity(self) -> dict[str, str]:
+        """Name and SHA-256 of each file: a resumed run must read the same ones."""
+        found = {}
+        for path in self.paths:
+            with path.open("rb") as handle:
+                found[path.name] = hashlib.file_digest(handle, "sha256").hexdigest()
+        return found
 
     def __getitem__(self, index: int) -> Trajectory:
         number, line, offset = self._lines[index]
@@ -95,6 +104,13 @@ class Stream:
             self._next, self._last = index + 1, item
             return item
         raise IndexError(index)
+
+
+def identity(source: Source) -> Any:
+    """What of a source can be compared when a run is resumed: its files, or its length."""
+    if isinstance(source, TrajectoryFile):
+        return source.identity()
+    return {"items": len(source)} if isinstance(source, Sized) else "endless"
 
 
 def to_layout(item: Item, *, weight: Weight | None = None, name: str = "") -> TreeLayout:

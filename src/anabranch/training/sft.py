@@ -13,9 +13,11 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from pickle import PickleError
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
 
 from anabranch.checkpoint import CheckpointInfo, save_checkpoint_info
@@ -25,7 +27,7 @@ from anabranch.training.attention import NAME
 from anabranch.training.audit import audit, refuse_implementation, use_tree_attention
 from anabranch.training.batches import Batches, BatchPlan
 from anabranch.training.config import SFTConfig
-from anabranch.training.data import Item, Source, Stream
+from anabranch.training.data import Item, Source, Stream, identity
 from anabranch.training.layout import Weight
 from anabranch.training.trainer import Evaluate, Progress, RunCallback, TreeTrainer
 
@@ -136,9 +138,10 @@ def train_sft(
     use_tree_attention(model)
     found = audit(model, backend=config.attention)
     directory = Path(output) if output is not None else None
-    resolved = config.model_dump(mode="json")
+    source = _source(data)
+    resolved = {**config.model_dump(mode="json"), "data": identity(source)}
     checkpoint = runs.begin(directory, resolved, resume=resume, force=force) if directory else None
-    batches = Batches(_source(data), _plan(model, config), weight=weight, on_skip=on_skip)
+    batches = Batches(source, _plan(model, config), weight=weight, on_skip=on_skip)
     steps = config.steps or batches.steps_in(config.epochs)
     if info is not None:
         info = info.model_copy(
@@ -228,7 +231,7 @@ def _run(trainer: TreeTrainer, callback: RunCallback, checkpoint: Path | None, s
     was_cached = trainer.model.config.use_cache
     try:
         with callback.stops_on_sigterm():
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            _train(trainer, checkpoint)
     finally:
         trainer.model.config.use_cache = was_cached
         trainer.model.eval()
@@ -237,6 +240,21 @@ def _run(trainer: TreeTrainer, callback: RunCallback, checkpoint: Path | None, s
             f"the data ended after {trainer.state.global_step} of {steps} steps: "
             "give fewer steps or more data"
         )
+
+
+def _train(trainer: TreeTrainer, checkpoint: Path | None) -> None:
+    if checkpoint is None:
+        trainer.train()
+        return
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint))
+    except _UNREADABLE as error:
+        if trainer.tokens:  # training had begun, so the checkpoint was read
+            raise
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(
+            f"{checkpoint} cannot be read ({first}): remove it to go on from the one before"
+        ) from error
 
 
 def _result(trainer: TreeTrainer, callback: RunCallback, steps: int) -> SFTResult:
@@ -332,6 +350,10 @@ _SCHEDULES = {
     "linear": "linear",
     "constant": "constant_with_warmup",
 }
+
+
+#: How torch, safetensors and json say that a file is damaged.
+_UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, EOFError, SafetensorError, PickleError)
 
 
 def _source(data: Source | Iterable[Item]) -> Source:
