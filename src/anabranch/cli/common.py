@@ -16,6 +16,7 @@ from rich.console import Console
 from anabranch.checkpoint import FILE, CheckpointInfo, load_checkpoint_info, require_checkpoint
 from anabranch.engines.base import Engine
 from anabranch.errors import UsageError
+from anabranch.lab.bundled import bundled_model as bundled_model
 
 console = Console(highlight=False)
 
@@ -45,11 +46,6 @@ class Opened:
     engine: Engine
     info: CheckpointInfo | None
     folder: Path | None
-
-
-def bundled_model() -> Path:
-    """The folder of the model that comes with the package."""
-    return Path(__file__).resolve().parent.parent / "lab" / "model"
 
 
 @asynccontextmanager

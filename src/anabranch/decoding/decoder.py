@@ -117,25 +117,19 @@ async def run(setup: Setup, engine: Engine, listener: Listener | None = None) ->
 async def decode(setup: Setup, engine: Engine) -> AsyncIterator[Event]:
     """Decode one trajectory as a stream of events; the last one is :class:`Answer`.
 
-    Leaving the loop early aborts all calls in the engine.
+    Closing the iterator early aborts all calls in the engine; ``contextlib.aclosing`` does so at
+    once, a bare ``break`` when the event loop next collects it.
     """
-    queue: asyncio.Queue[Event] = asyncio.Queue()
+    queue: asyncio.Queue[Event | None] = asyncio.Queue()
     task = asyncio.get_running_loop().create_task(run(setup, engine, queue.put_nowait))
-    getter: asyncio.Task[Event] | None = None
+    task.add_done_callback(lambda _: queue.put_nowait(None))
     try:
-        while True:
-            getter = asyncio.ensure_future(queue.get())
-            await asyncio.wait({getter, task}, return_when=asyncio.FIRST_COMPLETED)
-            if not getter.done():
-                await task  # it failed before an answer: raise its error
-                continue
-            event = getter.result()
+        while (event := await queue.get()) is not None:
             yield event
             if isinstance(event, Answer):
                 return
+        await task  # it ended without an answer: raise its error
     finally:
-        if getter is not None:
-            getter.cancel()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

@@ -1,11 +1,13 @@
 """The AND family: independent chains of arithmetic modulo 10, then the sum of their results.
 
-`a:6ap-0aq*8;b:8bp+4?` starts chain `a` at 6, subtracts 0 in its step `ap` and multiplies by 8 in
-its step `aq`. A chain is worked one step at a time, `a:6ap-0=6aq*8=8`, and the results are summed
-one at a time: `a8b2=0`. Chains do not depend on each other, so each is one branch. Every step has
-a name of its own, chain letter and step letter: to find a step is then to look up two symbols
-that were just written, which a small model learns at any length; plain expressions without names
-it copied wrongly from the fifth chain on. Which sizes are drawn for training is not decided here.
+`a:6D-0E*8;b:8I+4J-1?` starts chain `a` at 6, subtracts 0 in its step `D` and multiplies by 8 in
+its step `E`. A chain is worked one step at a time, `a:6,D-0=6,E*8=8`, and the results are summed
+one at a time: `a8b1=9`. Chains do not depend on each other, so each is one branch.
+
+Every step has a name that is its own in the whole problem, so to find what a step does is to look
+up one symbol that was just written. A small model learns that at any length, whereas plain
+expressions without names it copies wrongly in long problems. Which sizes are drawn for training
+is not decided here.
 """
 
 from __future__ import annotations
@@ -18,18 +20,26 @@ from typing import NamedTuple
 from anabranch.lab.structure import Form, Solution, extract_answer
 
 LETTERS = "abcdef"
-STEPS = "pqrst"
+STEP_NAMES = {
+    "a": "ABCDE",
+    "b": "FGHIJ",
+    "c": "KLMNO",
+    "d": "PQRST",
+    "e": "UVWXY",
+    "f": "Zghij",
+}
 OPERATORS = "+-*"
 MODULUS = 10
 MAX_CHAINS = len(LETTERS)
-MAX_OPERATORS = len(STEPS)
+MAX_OPERATORS = 5
 
-_CHAIN = re.compile(rf"([{LETTERS}]):(\d)((?:\1[{STEPS}][-+*]\d){{1,{MAX_OPERATORS}}})")
-_STEP_LENGTH = 4
+_NAMES = "".join(STEP_NAMES.values())
+_CHAIN = re.compile(rf"([{LETTERS}]):(\d)((?:[{_NAMES}][-+*]\d){{1,{MAX_OPERATORS}}})")
+_STEP_LENGTH = 3
 
 
 class Step(NamedTuple):
-    """One step of a chain: its name, such as `ap`, and what it does to the value."""
+    """One step of a chain: its name, such as `A`, and what it does to the value."""
 
     name: str
     operator: str
@@ -56,28 +66,30 @@ def apply(left: int, operator: str, right: int) -> int:
 
 
 def generate(rng: random.Random, chains: int, operators: int) -> str:
-    """A random problem of `chains` chains with `operators` operators each."""
+    """A random problem of `chains` chains with `operators` operators each.
+
+    A short chain uses the last of its letter's names, so every chain ends with the same name and
+    where to stop does not have to be looked up.
+    """
     if not 1 <= chains <= MAX_CHAINS or not 1 <= operators <= MAX_OPERATORS:
         raise ValueError(f"cannot make {chains} chains of {operators} operators")
     return ";".join(_chain(rng, letter, operators) for letter in LETTERS[:chains]) + "?"
 
 
 def _chain(rng: random.Random, letter: str, operators: int) -> str:
-    steps = (
-        f"{letter}{name}{rng.choice(OPERATORS)}{rng.randrange(MODULUS)}"
-        for name in STEPS[:operators]
-    )
+    names = STEP_NAMES[letter][-operators:]
+    steps = (f"{name}{rng.choice(OPERATORS)}{rng.randrange(MODULUS)}" for name in names)
     return f"{letter}:{rng.randrange(MODULUS)}{''.join(steps)}"
 
 
 def parse(problem: str) -> list[Chain]:
     """The chains of a problem; ValueError for a text that is not one."""
-    parts = problem.removesuffix("?").split(";")
-    chains = [_parse_chain(part) for part in parts]
-    letters = "".join(chain.letter for chain in chains if chain is not None)
-    if not problem.endswith("?") or letters != LETTERS[: len(parts)]:
+    chains = [_parse_chain(part) for part in problem.removesuffix("?").split(";")]
+    known = [chain for chain in chains if chain is not None]
+    letters = "".join(chain.letter for chain in known)
+    if not problem.endswith("?") or letters != LETTERS[: len(chains)]:
         raise ValueError(f"not a chains problem: {problem!r}")
-    return [chain for chain in chains if chain is not None]
+    return known
 
 
 def _parse_chain(part: str) -> Chain | None:
@@ -85,9 +97,9 @@ def _parse_chain(part: str) -> Chain | None:
     if match is None:
         return None
     pieces = [match[3][at : at + _STEP_LENGTH] for at in range(0, len(match[3]), _STEP_LENGTH)]
-    if any(piece[1] != name for piece, name in zip(pieces, STEPS, strict=False)):
+    steps = tuple(Step(piece[0], piece[1], int(piece[2])) for piece in pieces)
+    if not STEP_NAMES[match[1]].endswith("".join(step.name for step in steps)):
         return None
-    steps = tuple(Step(piece[:2], piece[2], int(piece[3])) for piece in pieces)
     return Chain(match[1], int(match[2]), steps)
 
 
@@ -100,12 +112,12 @@ def evaluate(chain: Chain) -> int:
 
 
 def work(chain: Chain) -> str:
-    """The worked chain: `a:6ap-0=6aq*8=8`."""
+    """The worked chain: `a:6,D-0=6,E*8=8`."""
     value = chain.start
     text = f"{chain.letter}:{value}"
     for step in chain.steps:
         value = apply(value, step.operator, step.operand)
-        text += f"{step.name}{step.operator}{step.operand}={value}"
+        text += f",{step.name}{step.operator}{step.operand}={value}"
     return text
 
 
@@ -115,7 +127,7 @@ def answer_of(problem: str) -> str:
 
 
 def combine(chains: Sequence[Chain]) -> str:
-    """The results summed one at a time, each looked up by its letter: `a1b3=4c5=9`."""
+    """The results summed one at a time, each looked up by its letter: `a8b1=9`."""
     total = evaluate(chains[0])
     text = f"{chains[0].letter}{total}"
     for chain in chains[1:]:

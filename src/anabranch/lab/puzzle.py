@@ -118,6 +118,11 @@ def winners(solution: Solution) -> list[int]:
     return [i for i, body in enumerate(solution.branches) if not body.endswith("x")]
 
 
+def succeeded(text: str) -> bool:
+    """Whether a trial's text, closed or not, reports a success: the judge of first-success joins."""
+    return "y!" in text
+
+
 def cancel_losers(solution: Solution, rng: random.Random) -> Solution:
     """A join as first-success decoding may leave it: any of the losers cancelled, maybe none.
 

@@ -1,4 +1,4 @@
-"""The lab's tokenizer: about a hundred symbols, one token each, in the ordinary Hugging Face form.
+"""The lab's tokenizer: 110 symbols, one token each, in the ordinary Hugging Face form.
 
 It is built from data alone (no training, no files), saved as `tokenizer.json` with its config, and
 then loads with `AutoTokenizer` like any other. Tags are ordinary vocabulary, so decoding keeps
@@ -38,7 +38,7 @@ TAGS = (
 )
 CONTEXT_LENGTH = 1024
 
-_SYMBOLS = "}0123456789abcdefnpqrstxy+-*/=:;?!,.()[] \n"
+_SYMBOLS = "}0123456789abcdefghijnxyABCDEFGHIJKLMNOPQRSTUVWXYZ+-*/=:;?!,.()[] \n"
 
 
 def vocabulary() -> list[str]:

@@ -1,0 +1,38 @@
+"""95 % intervals for the lab's figures: shares by Wilson, ratios of means by bootstrap."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from statistics import NormalDist, fmean
+
+#: Two-sided 95 %.
+Z = NormalDist().inv_cdf(0.975)
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Interval of a share (Wilson, 1927), also right at 0 and 1; (0, 1) without trials."""
+    if trials == 0:
+        return 0.0, 1.0
+    share = successes / trials
+    centre = share + Z * Z / (2 * trials)
+    spread = Z * (share * (1 - share) / trials + Z * Z / (4 * trials * trials)) ** 0.5
+    scale = 1 + Z * Z / trials
+    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+
+
+def ratio_of_means(
+    above: Sequence[float], below: Sequence[float], *, seed: int = 0, samples: int = 2000
+) -> tuple[float, float, float]:
+    """``mean(above) / mean(below)`` over paired measurements, with its bootstrap interval."""
+    if len(above) != len(below) or not above:
+        raise ValueError("as many measurements above as below are needed, and at least one")
+    rng = random.Random(seed)
+    count = len(above)
+    draws = []
+    for _ in range(samples):
+        chosen = rng.choices(range(count), k=count)
+        draws.append(sum(above[i] for i in chosen) / sum(below[i] for i in chosen))
+    draws.sort()
+    low, high = draws[int(0.025 * samples)], draws[int(0.975 * samples) - 1]
+    return fmean(above) / fmean(below), low, high
