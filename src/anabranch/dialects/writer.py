@@ -44,16 +44,19 @@ def render(parts: Sequence[TextPart | Block], dialect: Dialect) -> str:
     )
 
 
+def opening(block: Block, dialect: Dialect) -> str:
+    """What the model writes of a block before the fork: up to and including the fork tag."""
+    begin = "" if dialect.block is None else dialect.block.open
+    if dialect.plan is None:
+        if block.plan:
+            raise DialectError(f"{dialect.name} has no plan")
+        return begin
+    gap = dialect.spacing.block_open if begin else ""
+    return f"{begin}{gap}{_render_plan(block.plan, dialect)}"
+
+
 def _render_block(block: Block, dialect: Dialect) -> str:
-    space = dialect.spacing
-    pieces = [dialect.block.open] if dialect.block is not None else []
-    if dialect.plan is not None:
-        if dialect.block is not None:
-            pieces.append(space.block_open)
-        pieces.append(_render_plan(block.plan, dialect))
-    elif block.plan:
-        raise DialectError(f"{dialect.name} has no plan")
-    pieces.append(dialect.fork_text)
+    pieces = [opening(block, dialect), dialect.fork_text]
     bodies = [_render_branch(branch, dialect) for branch in block.branches]
     pieces.append(dialect.branch_separator.join(bodies))
     pieces.append(dialect.join_text())
