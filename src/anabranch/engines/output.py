@@ -71,23 +71,27 @@ class IdOutput:
 
     def push(self, ids: Sequence[int]) -> tuple[list[int], str]:
         """Takes new ids; gives those whose text is settled, and that text."""
-        matcher, decode = self._matcher, self._decoder.push
+        matcher = self._matcher
         for token in ids:
             if matcher.stop is not None or self.count >= self._cap:
                 break
-            if token in self._eos:
-                piece = ""
-            elif self.last in self._eos:
-                piece = decode((self.last, token))
-            else:
-                piece = decode((token,))
+            piece = self._piece(token)
             matcher.feed(piece)
             self.count += 1
             self.last = token
+            if not self._waiting and len(ids) == 1 and not matcher.held and matcher.stop is None:
+                return [token], piece  # nearly always: one token, and no tag in sight
             self._waiting.append(token)
             self._sizes.append(len(piece))
             self._text += piece
         return self._settled()
+
+    def _piece(self, token: int) -> str:
+        if token in self._eos:
+            return ""
+        if self.last in self._eos:
+            return self._decoder.push((self.last, token))
+        return self._decoder.push((token,))
 
     def _settled(self) -> tuple[list[int], str]:
         matcher = self._matcher

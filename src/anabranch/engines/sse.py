@@ -38,6 +38,8 @@ class SseReader:
 
     def feed(self, piece: bytes) -> list[str]:
         """The data of all events that ``piece`` completes."""
+        if not self._tail and not self._data and self._is_one(piece):
+            return [piece[6:-2].decode()]
         piece = self._tail + piece
         if b"\r" in piece:
             piece = self._one_line_end(piece)
@@ -54,6 +56,16 @@ class SseReader:
                 events.append(b"\n".join(data).decode())
                 data.clear()
         return events
+
+    @staticmethod
+    def _is_one(piece: bytes) -> bool:
+        # The common case by far: one event per network read, in one line.
+        return (
+            piece.startswith(b"data: ")
+            and piece.endswith(b"\n\n")
+            and piece.find(b"\n") == len(piece) - 2
+            and b"\r" not in piece
+        )
 
     def close(self) -> list[str]:
         """The data of an event that the end of the stream cut off before its blank line."""
@@ -77,10 +89,13 @@ def json_objects(data: str) -> list[Any]:
         ValueError: something in it is not JSON.
     """
     try:
-        return [json.loads(data)]
+        value, end = _DECODER.raw_decode(data)
+        if end == len(data):
+            return [value]
     except ValueError:
         pass
-    values, position = [], 0
+    values: list[Any] = []
+    position = 0
     while position < len(data):
         if data[position] in " \n\t":
             position += 1

@@ -78,13 +78,28 @@ def base_url(url: str) -> str:
 class Stream:
     """The body of one response. Exactly one of :meth:`finish` and :meth:`abort` ends it."""
 
-    __slots__ = ("_between", "_response", "first", "where")
+    __slots__ = ("_between", "_loop", "_response", "_silent", "_since", "_timer", "first", "where")
 
     def __init__(
         self, response: aiohttp.ClientResponse, first: bytes, between: float, where: str
     ) -> None:
         self._response, self._between, self.where = response, between, where
         self.first = first
+        self._loop = asyncio.get_running_loop()
+        self._since: float | None = None
+        self._silent = False
+        # One timer that looks in now and then: a time-out of its own for each read would cost
+        # more than the read.
+        self._timer = self._loop.call_later(between, self._look)
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        waited = 0.0 if self._since is None else now - self._since
+        if waited >= self._between:
+            self._silent = True
+            self._response.close()
+        else:
+            self._timer = self._loop.call_later(self._between - waited, self._look)
 
     async def read(self) -> bytes:
         """The next bytes, empty at the end of the body.
@@ -92,18 +107,20 @@ class Stream:
         Raises:
             EngineError: the connection broke (retryable) or was silent for too long (not).
         """
+        self._since = self._loop.time()
         try:
-            async with asyncio.timeout(self._between):
-                return await self._response.content.readany()
-        except TimeoutError:
-            raise EngineError(
-                f"{self.where} was silent for {self._between:g} s in the middle of its output"
-            ) from None
+            return await self._response.content.readany()
         except (aiohttp.ClientError, OSError) as error:
+            if self._silent:
+                raise EngineError(
+                    f"{self.where} was silent for {self._between:g} s in the middle of its output"
+                ) from None
             raise EngineError(
                 f"{self.where} broke the connection in the middle of its output: {_words(error)}",
                 retryable=True,
             ) from None
+        finally:
+            self._since = None
 
     async def finish(self, *, whole: bool) -> None:
         """Hands the connection back for reuse if the body is over or ends at once.
@@ -111,6 +128,7 @@ class Stream:
         Args:
             whole: False if the server is still sending; the connection is then closed.
         """
+        self._timer.cancel()
         if whole:
             with suppress(TimeoutError, aiohttp.ClientError, OSError):
                 async with asyncio.timeout(_LINGER):
@@ -121,6 +139,7 @@ class Stream:
 
     def abort(self) -> None:
         """Closes the connection now, which aborts the request in the server."""
+        self._timer.cancel()
         self._response.close()
 
 

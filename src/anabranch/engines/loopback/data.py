@@ -39,7 +39,7 @@ class Manners:
         honest: says "length" when the cap ended the output; else "stop".
         window: of the model, told and kept to; ``told_window`` where it tells another.
         tokens_per_event: sampled tokens in one event.
-        pace: seconds before each event.
+        pace: seconds of one step; each event takes one, all requests step together.
         line_end: of the event stream.
         comments: sends a comment before each event.
     """

@@ -31,13 +31,19 @@ class Sender:
 
     async def send(self, event: str) -> None:
         if self._manners.pace:
-            await asyncio.sleep(self._manners.pace)
+            await self._step(self._manners.pace)
         fault = self._fault
         if fault and self._served.events >= fault.after:
             await self._misbehave(fault.kind, event)
         else:
             await self._write(event)
         self._served.events += 1
+
+    @staticmethod
+    async def _step(pace: float) -> None:
+        """Waits for the next step: all outputs take it together, as in a batching engine."""
+        now = asyncio.get_running_loop().time()
+        await asyncio.sleep(pace - now % pace)
 
     async def flush(self) -> None:
         """Sends what a fault kept back."""
