@@ -24,6 +24,7 @@ from anabranch.engines.local_audit import choose_forward
 from anabranch.engines.local_batch import Batch, Job, Statistics
 from anabranch.engines.local_forward import CachedForward
 from anabranch.engines.local_load import (
+    check_files,
     default_threads,
     end_ids,
     load_model,
@@ -144,7 +145,8 @@ class _Worker:
             self.batch.add(job)
 
     def _run_tasks(self) -> None:
-        while self._tasks:
+        # Requests made before a task come first, so a filled inbox goes back to the step loop.
+        while self._tasks and not self._inbox:
             task, done = self._tasks.popleft()
             try:
                 task()
@@ -240,6 +242,7 @@ class LocalEngine:
     ) -> None:
         if isinstance(model, str | Path):
             self.model = str(model)
+            check_files(Path(model))
             self.tokenizer = tokenizer if tokenizer is not None else load_tokenizer_of(model)
             self._module = load_model(model, dtype=_dtype(dtype), device=device)
         else:
@@ -320,7 +323,8 @@ class LocalEngine:
 
     def _hand_in(self) -> None:
         fresh, self._fresh = self._fresh, []
-        self._worker.submit(fresh)
+        if fresh:
+            self._worker.submit(fresh)
 
     async def update_weights(self, source: dict[str, Tensor] | str | Path | None) -> None:
         """Replaces the weights once no request is live, and forgets all kept sequences.
@@ -340,6 +344,7 @@ class LocalEngine:
 
         if self._worker.closed:
             raise EngineError("the local engine was closed")
+        self._hand_in()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._worker.run(replace, done)
         await done

@@ -260,7 +260,9 @@ class Batch:
         have = source.length
         if source.promised - have >= WORTH_WAITING:
             return False
-        long = len(job.tokens) - have > SHORT
+        # With nobody to hold up, a chunk's worth runs at once.
+        busy = bool(self._rows) or self._staged is not None
+        long = len(job.tokens) - have > (SHORT if busy else CHUNK)
         if long and self._staged is not None:
             return False
         self._reserve(slots, len(self._rows) + 1, len(job.tokens))

@@ -28,7 +28,7 @@ class Shape:
     width: int
 
 
-class ShapeProbe(DynamicCache):
+class ShapeProbe(DynamicCache):  # type: ignore[misc]  # transformers is not typed for us
     """A growing cache that notes the shapes of each layer's keys and values."""
 
     def __init__(self, config: Any) -> None:
@@ -56,7 +56,7 @@ class _Layer:
     flat_values: Tensor
 
 
-class SlotCache(Cache):
+class SlotCache(Cache):  # type: ignore[misc]
     """The buffers, and the window on them that the next forward sees.
 
     Two rows more than asked for exist: :attr:`stage`, where a long prompt is prepared, and a last

@@ -36,7 +36,7 @@ def load_model(path: str | Path, *, dtype: torch.dtype | None, device: str | Non
         ModelError: names the file that is missing or broken, or what is not supported.
     """
     folder = Path(path)
-    _check_files(folder)
+    check_files(folder)
     place = torch.device(device) if device else _default_device()
     try:
         with _quiet():
@@ -99,18 +99,21 @@ def load_weights(model: Any, source: dict[str, Tensor] | str | Path) -> None:
     Raises:
         ModelError: names or shapes do not fit; the model is then unchanged.
     """
+    weights: dict[str, Tensor]
     if isinstance(source, str | Path):
-        source = load_model(source, dtype=model.dtype, device="cpu").state_dict()
+        weights = load_model(source, dtype=model.dtype, device="cpu").state_dict()
+    else:
+        weights = source
     own = model.state_dict()
-    unknown = sorted(set(source) - set(own))
+    unknown = sorted(set(weights) - set(own))
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-    missing = sorted(set(own) - set(source) - tied)
-    shapes = [name for name in source if name in own and source[name].shape != own[name].shape]
+    missing = sorted(set(own) - set(weights) - tied)
+    shapes = [name for name in weights if name in own and weights[name].shape != own[name].shape]
     for problem, names in (("unknown", unknown), ("missing", missing), ("misshapen", shapes)):
         if names:
             raise ModelError(f"new weights do not fit the model: {names[0]} is {problem}")
     with torch.no_grad():
-        for name, tensor in source.items():
+        for name, tensor in weights.items():
             own[name].copy_(tensor)
 
 
@@ -131,7 +134,12 @@ def _threads_per_core() -> int:
     return max(1, len(text.replace("-", ",").split(",")))
 
 
-def _check_files(folder: Path) -> None:
+def check_files(folder: Path) -> None:
+    """Makes sure that a checkpoint is complete, as far as names tell.
+
+    Raises:
+        ModelError: names the file that is missing.
+    """
     config = folder / "config.json"
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder: name a folder with a model in it")

@@ -85,17 +85,19 @@ def _draw(logits: Tensor, settings: Sequence[Settings], numbers: Sequence[float]
     point = torch.tensor([[number] for number in numbers], dtype=torch.float64, device=device)
     if all(wanted.top_p >= 1 and not 0 < wanted.top_k < size for wanted in settings):
         return _look_up(scaled.softmax(-1), point)[:, 0]
+    # What is cut is decided in order of size, but the draw is made in order of the vocabulary, so
+    # that a row with nothing to cut draws the same token with and without such company.
     ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
     top_k = torch.tensor([[wanted.top_k or size] for wanted in settings], device=device)
-    ranks = torch.arange(size, device=device)
-    ordered = ordered.masked_fill(ranks >= top_k, float("-inf"))
-    probabilities = ordered.softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities
     top_p = torch.tensor([[wanted.top_p] for wanted in settings], device=device)
+    ranks = torch.arange(size, device=device)
+    cut = ranks >= top_k
+    probabilities = ordered.masked_fill(cut, float("-inf")).softmax(-1)
+    before = probabilities.cumsum(-1) - probabilities
     # The first token stays whatever rounding does; a top_p of 1 cuts nothing.
-    cut = (before >= top_p) & (ranks > 0) & (top_p < 1)
-    place = _look_up(probabilities.masked_fill(cut, 0.0), point)
-    return order.gather(-1, place)[:, 0]
+    cut |= (before >= top_p) & (ranks > 0) & (top_p < 1)
+    cut = torch.zeros_like(cut).scatter_(-1, order, cut)
+    return _look_up(scaled.masked_fill(cut, float("-inf")).softmax(-1), point)[:, 0]
 
 
 def _look_up(weights: Tensor, point: Tensor) -> Tensor:
