@@ -29,6 +29,7 @@ class IdOutput:
     Attributes:
         count: ids kept so far, also those not given yet.
         last: the last id kept, None before the first.
+        full: nothing more is kept: a stop string matched, or the cap is reached.
     """
 
     __slots__ = (
@@ -40,6 +41,7 @@ class IdOutput:
         "_text",
         "_waiting",
         "count",
+        "full",
         "last",
     )
 
@@ -52,6 +54,7 @@ class IdOutput:
         self._sizes: list[int] = []
         self._text = ""
         self.count = 0
+        self.full = cap <= 0
         self.last: int | None = None
 
     @property
@@ -64,23 +67,20 @@ class IdOutput:
         """Text held back because it may become a stop string."""
         return self._matcher.held
 
-    @property
-    def full(self) -> bool:
-        """Whether nothing more is kept: a stop string matched, or the cap is reached."""
-        return self._matcher.stop is not None or self.count >= self._cap
-
-    def push(self, ids: Sequence[int]) -> tuple[list[int], str]:
+    def push(self, ids: Sequence[int]) -> tuple[Sequence[int], str]:
         """Takes new ids; gives those whose text is settled, and that text."""
         matcher = self._matcher
         for token in ids:
-            if matcher.stop is not None or self.count >= self._cap:
+            if self.full:
                 break
             piece = self._piece(token)
-            matcher.feed(piece)
+            delivered = matcher.feed(piece)
             self.count += 1
             self.last = token
-            if not self._waiting and len(ids) == 1 and not matcher.held and matcher.stop is None:
-                return [token], piece  # nearly always: one token, and no tag in sight
+            if matcher.stop is not None or self.count >= self._cap:
+                self.full = True
+            elif len(ids) == 1 and not self._waiting and len(delivered) == len(piece):
+                return ids, piece  # nearly always: one token, and no tag in sight
             self._waiting.append(token)
             self._sizes.append(len(piece))
             self._text += piece

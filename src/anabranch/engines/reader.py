@@ -56,6 +56,7 @@ class CompletionReader:
         "_output",
         "_previous",
         "_reason",
+        "_scored",
         "_scores",
         "_sse",
         "_stop_reason",
@@ -80,6 +81,7 @@ class CompletionReader:
         self._new: list[int] = []
         self._text = ""
         self._scores: list[float | None] = []
+        self._scored = terms.call.logprobs and terms.ids
         self.received = 0
         self.done = False
         self.cut = False
@@ -190,24 +192,34 @@ class CompletionReader:
             raise EngineError(NO_IDS.format(where=self._terms.where))
         self.received += len(ids)
         before = output.count
-        self._settle(*output.push(ids))
-        kept = output.count - before
-        scores = (choice.get("logprobs") or {}).get("token_logprobs") or ()
-        self._scores += scores[:kept] if len(scores) == len(ids) else [None] * kept
+        new, settled = output.push(ids)
+        self._new += new
+        self._text += settled
+        if self._scored:
+            self._score(choice.get("logprobs"), len(ids), output.count - before)
+
+    def _score(self, logprobs: Any, given: int, kept: int) -> None:
+        scores = logprobs.get("token_logprobs") if logprobs else None
+        if scores and len(scores) == given:
+            self._scores += scores if kept == given else scores[:kept]
+        else:
+            self._scores += [None] * kept
 
     def _settle(self, ids: Sequence[int], text: str) -> None:
-        self._new.extend(ids)
+        self._new += ids
         self._text += text
 
     def _take(self) -> Chunk | None:
-        if not self._new and not self._text:
+        new = self._new
+        if not new and not self._text:
             return None
-        number = len(self._new)
-        scores = self._scores[:number]
-        del self._scores[:number]
-        known = [score for score in scores if score is not None]
-        scored = self._terms.call.logprobs and len(known) == number
-        chunk = Chunk(tuple(self._new), self._text, tuple(known) if scored else None)
+        scores: tuple[float, ...] | None = None
+        if self._scored:
+            known = self._scores[: len(new)]
+            del self._scores[: len(new)]
+            if len(known) == len(new) and None not in known:
+                scores = tuple(known)  # type: ignore[arg-type]
+        chunk = Chunk(tuple(new), self._text, scores)
         self._new, self._text = [], ""
         return chunk
 

@@ -9,7 +9,7 @@ runs at a time, all outputs decode together. It is no model of any one server.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -238,7 +238,7 @@ class SimulatedEngine:
         )
 
 
-def _chunk(ids: list[int], text: str, logprob: float | None) -> Chunk:
+def _chunk(ids: Sequence[int], text: str, logprob: float | None) -> Chunk:
     scores = None if logprob is None else (logprob,) * len(ids)
     return Chunk(tuple(ids), text, scores)
 
