@@ -1,27 +1,42 @@
-"""Runs the command line as a user does: a process of its own."""
+"""Runs the command line in this process, as its entry point does; warnings are errors there too."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from unittest.mock import patch
 
 import pytest
 
+from anabranch.cli.app import main
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
 
 @pytest.fixture
-def cli(tmp_path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def run(*arguments: object, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "anabranch.cli.app", *map(str, arguments)],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=110,
-            env=dict(os.environ, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", COLUMNS="120"),
-        )
-        assert "Traceback" not in done.stderr, done.stderr
+def cli(tmp_path) -> Callable[..., Done]:
+    def run(*arguments: object, code: int | None = 0) -> Done:
+        out, err, status = StringIO(), StringIO(), 0
+        with (
+            chdir(tmp_path),
+            redirect_stdout(out),
+            redirect_stderr(err),
+            patch("sys.argv", ["anabranch", *map(str, arguments)]),
+            patch.dict(os.environ, {"COLUMNS": "120"}),
+        ):
+            try:
+                main()
+            except SystemExit as ended:
+                status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        done = Done(status, out.getvalue(), err.getvalue())
         if code is not None:
             assert done.returncode == code, done.stdout + done.stderr
         return done

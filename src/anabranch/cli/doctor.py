@@ -17,6 +17,7 @@ from anabranch import __version__
 from anabranch.checkpoint import missing_files
 from anabranch.cli.common import EngineOptions, Opened, bundled_model, console, open_engine
 from anabranch.decoding import make_setup, run
+from anabranch.decoding.prompts import tag_texts
 from anabranch.dialects import Dialect, dialect_names, get_dialect
 from anabranch.engines.tokenizers import check_tags, single_tokens
 from anabranch.errors import TokenizerError
@@ -40,6 +41,8 @@ def doctor(
     max_total: Annotated[int, typer.Option(min=8, help="Cap on the trial's tokens.")] = 512,
 ) -> None:
     """Show the installation, then try the engine: the one named, else the bundled model."""
+    if dialect is not None:
+        get_dialect(dialect)
     _installation()
     options = EngineOptions(engine, model, tokenizer, local, api_key, retokenize)
     healthy = asyncio.run(_try(options, dialect, problem, max_total))
@@ -94,7 +97,7 @@ def _dialect(opened: Opened, name: str | None) -> Dialect:
 
 
 def _tags(opened: Opened, dialect: Dialect, table: Table) -> bool:
-    tags = [text for tag in dialect.tags() for text in (tag.open, tag.close)]
+    tags = tag_texts(dialect)
     try:
         check_tags(opened.engine.tokenizer, tags)
     except TokenizerError as error:

@@ -15,6 +15,7 @@ from rich.table import Table
 from anabranch.cli.common import EngineOptions, Opened, console, open_engine
 from anabranch.cli.live import Board
 from anabranch.decoding import Answer, Setup, decode, make_policy, make_setup
+from anabranch.dialects import get_dialect
 from anabranch.errors import UsageError
 from anabranch.jsonl import dump_line, write_records
 from anabranch.metrics import trajectory_metrics
@@ -73,6 +74,8 @@ def solve(
     )
     sampling = _checked(Sampling, temperature=temperature, top_p=top_p, seed=seed)
     policy = make_policy(join)
+    if dialect is not None:
+        get_dialect(dialect)
     options = EngineOptions(engine, model, tokenizer, local, api_key, retokenize)
 
     async def go() -> Trajectory:

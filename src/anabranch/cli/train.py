@@ -14,6 +14,7 @@ from anabranch.checkpoint import FILE, CheckpointInfo, load_checkpoint_info, req
 from anabranch.cli.common import console
 from anabranch.cli.traces import choose_dialect
 from anabranch.decoding import render_prompt
+from anabranch.decoding.prompts import tag_texts
 from anabranch.dialects import Dialect
 from anabranch.engines.tokenizers import check_tags, load_tokenizer, single_tokens
 from anabranch.errors import UsageError
@@ -90,7 +91,7 @@ def _info(model: Path, dialect: Dialect) -> CheckpointInfo:
             )
         return known
     tokenizer = load_tokenizer(model)
-    tags = [text for tag in dialect.tags() for text in (tag.open, tag.close)]
+    tags = tag_texts(dialect)
     ids = check_tags(tokenizer, tags)
     template = render_prompt("{problem}", dialect, folder=model)
     plain = render_prompt("{problem}", dialect, "sequential", folder=model)

@@ -14,7 +14,7 @@ from anabranch.decoding.joins import JoinPolicy, WaitForAll
 from anabranch.decoding.machine import Mode, Setup
 from anabranch.dialects import Dialect, get_dialect
 from anabranch.engines.base import Engine, Tokenizer
-from anabranch.engines.tokenizers import HFTokenizer, render_chat
+from anabranch.engines.tokenizers import HFTokenizer, check_tags, render_chat
 from anabranch.records import Limits, Problem, Sampling
 
 #: The plain prompt for a sequential baseline of a model that has none of its own.
@@ -62,6 +62,11 @@ def has_chat_template(folder: Path | str) -> bool:
     return config.is_file() and '"chat_template"' in config.read_text(encoding="utf-8")
 
 
+def tag_texts(dialect: Dialect) -> list[str]:
+    """Every tag that a model of the dialect, or the runtime, may have to write."""
+    return [text for tag in dialect.tags() for text in (tag.open, tag.close)]
+
+
 def encode_prompt(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     """The prompt's ids, with the start token exactly once where the tokenizer has one."""
     if isinstance(tokenizer, HFTokenizer):
@@ -93,11 +98,15 @@ def make_setup(
         mode: ``parallel`` forks, ``sequential`` is the baseline in one line.
         limits, sampling, policy, width: as in :class:`Setup`.
         id: of the trajectory; also the root of its seeds beside ``sampling.seed``.
+
+    Raises:
+        TokenizerError: a tag of the dialect does not survive the engine's tokenizer.
     """
     record = Problem(id=id or "problem", problem=problem) if isinstance(problem, str) else problem
     if dialect is None:
         dialect = info.dialect if info is not None else "threadweaver"
     chosen = get_dialect(dialect) if isinstance(dialect, str) else dialect
+    check_tags(engine.tokenizer, tag_texts(chosen))
     prompt = render_prompt(record.text, chosen, mode, info=info, folder=folder)
     return Setup(
         dialect=chosen,

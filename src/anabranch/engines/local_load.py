@@ -39,7 +39,7 @@ def load_model(path: str | Path, *, dtype: torch.dtype | None, device: str | Non
     check_files(folder)
     place = torch.device(device) if device else _default_device()
     try:
-        with _quiet():
+        with quiet_loading():
             model = transformers.AutoModelForCausalLM.from_pretrained(
                 str(folder), dtype=dtype or "auto", local_files_only=True
             )
@@ -181,7 +181,7 @@ def _broken_weights(folder: Path) -> Path | None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_loading() -> Iterator[None]:
     """No progress bars: a library's loading is not the user's business."""
     logging = transformers.utils.logging
     shown = logging.is_progress_bar_enabled()

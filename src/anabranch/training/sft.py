@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
 
 from anabranch.checkpoint import CheckpointInfo, save_checkpoint_info
+from anabranch.engines.local_load import quiet_loading
 from anabranch.errors import ModelError, UsageError
 from anabranch.training import runs
 from anabranch.training.attention import NAME
@@ -84,7 +85,8 @@ def load_for_training(path: Path | str, *, attention: str = NAME) -> tuple[Any, 
     """
     refuse_implementation(attention)
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        with quiet_loading():
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else "unknown reason"
@@ -289,7 +291,8 @@ def _finish(
 
 def _load_finished(model: Any, directory: Path) -> dict[str, Any]:
     """Put a finished stage's weights into the model; returns its optimizer's state."""
-    saved = type(model).from_pretrained(directory / runs.MODEL, dtype=model.dtype)
+    with quiet_loading():
+        saved = type(model).from_pretrained(directory / runs.MODEL, dtype=model.dtype)
     model.load_state_dict(saved.state_dict())
     state: dict[str, Any] = torch.load(
         directory / "optimizer.pt", map_location="cpu", weights_only=True
