@@ -76,7 +76,7 @@ def test_raw_separators_inside_a_line_do_not_end_it(tmp_path: Path) -> None:
 
 
 @given(rows=st.lists(st.dictionaries(st.text(st.characters()), JSON, max_size=3), max_size=4))
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True, max_examples=40)
 def test_any_rows_survive(
     rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -79,7 +79,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
 
 
 @given(records=st.lists(trajectories(), max_size=3))
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True, max_examples=40)
 def test_what_is_written_is_read_back(
     records: list[Trajectory], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

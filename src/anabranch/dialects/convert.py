@@ -52,7 +52,9 @@ class _Conversion:
         self.lost: Counter[str] = Counter()
 
     def sentences(self) -> list[str]:
-        return [what.format(n=count) for what, count in self.lost.items()]
+        return [
+            what + (f" ({count} times)" if count > 1 else "") for what, count in self.lost.items()
+        ]
 
     # Blocks.
 
@@ -82,9 +84,9 @@ class _Conversion:
             for old, new in zip(block.branches, branches, strict=True):
                 plan.append(PlanItem(new.number, new.kind, titles.get(old.number, "")))
             if self.source.plan is None:
-                self.lost["{n} plans have empty titles: the source has no plan"] += 1
+                self.lost["a plan has empty titles: the source has none"] += 1
         elif any(titles.values()):
-            self.lost["the titles of {n} plans are dropped"] += 1
+            self.lost["the titles of a plan are dropped"] += 1
         merge = None if block.merge is None else self.text(block.merge)
         return Block(plan, branches, merge if self.target.merge is not None else None)
 
@@ -109,15 +111,15 @@ class _Conversion:
             new = same[0] if same else known[0]
         if target.is_or(new) != alternative:
             meaning = "one success is enough" if alternative else "all are needed"
-            self.lost[f"{{n}} branches change from {kind} to {new}: that {meaning} is lost"] += 1
+            self.lost[f"a branch changes from {kind} to {new}: that {meaning} is lost"] += 1
         elif new != kind and target.plan is not None and self.source.plan is not None:
-            self.lost[f"{{n}} branches change from {kind} to {new}"] += 1
+            self.lost[f"a branch changes from {kind} to {new}"] += 1
         return new
 
     # Merges.
 
     def merge_as_text(self, merge: str, after: TextPart | None) -> str:
-        self.lost["{n} merges become text behind their block"] += 1
+        self.lost["a merge becomes text behind its block"] += 1
         if not merge:
             return ""
         tail = "" if after is None or after.text[:1] in ("", *WHITE) else "\n"
@@ -130,9 +132,9 @@ class _Conversion:
         end = min([stop for stop in stops if stop >= 0], default=len(text))
         summary = text[:end].rstrip(WHITE)
         if not summary:
-            self.lost["{n} summaries are empty: no text follows their block"] += 1
+            self.lost["a summary is empty: no text follows its block"] += 1
             return "", "" if after is None else after.text
-        self.lost["{n} summaries are the first paragraph behind their block"] += 1
+        self.lost["a summary is the first paragraph behind its block"] += 1
         return self.text(summary), text[len(summary) :]
 
     def _paragraph_ends(self) -> list[str]:
@@ -155,8 +157,7 @@ class _Conversion:
     def reasoning(self, parts: Parts) -> Parts:
         old, new = self.source.think, self.target.think
         if self.source.answer_prefix != self.target.answer_prefix:
-            what = f"the answer is still written with {self.source.answer_prefix!r}"
-            self.lost[what.replace("{", "{{")] += 1
+            self.lost[f"the answer is still written with {self.source.answer_prefix!r}"] += 1
         if old is None and new is None:
             return parts
         if old is None:
