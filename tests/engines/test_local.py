@@ -148,6 +148,14 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
+def is_greedy(kind: str, prompt: Sequence[int], output: Sequence[int]) -> bool:
+    """Whether every token is the one that a plain full forward puts first."""
+    tokens = torch.tensor([[*prompt, *output]])
+    with torch.inference_mode():
+        logits = model_of(kind)(input_ids=tokens, use_cache=False).logits
+    return logits[0, len(prompt) - 1 : -1].argmax(-1).tolist() == list(output)
+
+
 def greedy(kind: str, prompt: Sequence[int], size: int) -> list[int]:
     """What the model itself says, one full forward per token."""
     tokens = list(prompt)
@@ -240,7 +248,7 @@ def test_equal_prompts_of_one_instant_are_computed_once(size: int) -> None:
             assert sorted(got.cached or 0 for got in answers) == [0] + [size - 1] * 4
             assert engine.statistics.prefilled == size + 4
             for got in answers:
-                assert got.ids == greedy("llama", ids(size), 12)
+                assert is_greedy("llama", ids(size), got.ids)
 
     run(work)
 
@@ -254,7 +262,8 @@ def test_long_and_short_prompts_together() -> None:
             prompts = [ids(size, seed=size) for size in sizes]
             answers = await asyncio.gather(*(answer(engine, call(p, 30)) for p in prompts))
             for prompt, got in zip(prompts, answers, strict=True):
-                assert got.ids == greedy("llama", prompt, 30)
+                assert len(got.ids) == 30
+                assert is_greedy("llama", prompt, got.ids)
             assert engine.statistics.prefilled == sum(sizes)
 
     run(work)

@@ -1,18 +1,16 @@
 """The in-process engine: any causal language model that transformers loads, in one thread.
 
-The asyncio face of :mod:`anabranch.engines.local_batch`: calls go to a worker thread that runs the
-step loop, chunks come back to the event loop of whoever called. Loading is in
-:mod:`anabranch.engines.local_load`, the choice of forward in :mod:`anabranch.engines.local_audit`.
+The engine's face. What runs where: :mod:`anabranch.engines.local_load` makes the model,
+`local_audit` chooses its `local_forward` over the `local_cache`, `local_batch` is the step loop
+over `local_job` requests with the prefixes of `local_prefix`, and `local_worker` is the thread it
+runs in.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 import weakref
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,9 @@ from torch import Tensor
 
 from anabranch.engines.base import Call, Capabilities, Chunk, Tokenizer
 from anabranch.engines.local_audit import choose_forward
-from anabranch.engines.local_batch import Batch, Job, Statistics
+from anabranch.engines.local_batch import Batch, Statistics
 from anabranch.engines.local_forward import CachedForward
+from anabranch.engines.local_job import Job
 from anabranch.engines.local_load import (
     check_files,
     default_threads,
@@ -32,169 +31,12 @@ from anabranch.engines.local_load import (
     load_weights,
     window_of,
 )
-from anabranch.errors import AnabranchError, ContextWindowError, EngineError, ModelError
+from anabranch.engines.local_worker import Stream, Worker
+from anabranch.errors import ContextWindowError, EngineError, ModelError
 
 #: Kept sequences by default: at most so many bytes and tokens.
 CACHE_BYTES = 1 << 30
 CACHE_TOKENS = 1 << 16
-#: Output is handed to the event loop at most every so many seconds, unless a request has ended.
-HAND_OVER = 0.004
-
-
-class _Stream:
-    """What one caller waits on; touched only in its event loop."""
-
-    __slots__ = ("_chunks", "_waiter", "loop")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._chunks: deque[Chunk | BaseException] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-
-    def put(self, item: Chunk | BaseException) -> None:
-        self._chunks.append(item)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def get(self) -> Chunk:
-        while not self._chunks:
-            self._waiter = self.loop.create_future()
-            await self._waiter
-        item = self._chunks.popleft()
-        if isinstance(item, BaseException):
-            raise item
-        return item
-
-
-def _put_all(items: list[tuple[_Stream, Chunk | BaseException]]) -> None:
-    for stream, item in items:
-        stream.put(item)
-
-
-class _Worker:
-    """The thread that owns the model. Everything it is told goes through its inbox."""
-
-    def __init__(self, batch: Batch, threads: int) -> None:
-        self.batch, self._threads = batch, threads
-        self._inbox: deque[tuple[Job, _Stream]] = deque()
-        self._tasks: deque[tuple[Callable[[], None], asyncio.Future[None]]] = deque()
-        self._wake = threading.Event()
-        self._closing = False
-        self._streams: dict[Job, _Stream] = {}
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-
-    def submit(self, pairs: list[tuple[Job, _Stream]]) -> None:
-        """Queues requests that were made together, so that they start in one step."""
-        self._inbox.extend(pairs)
-        self._start()
-        self._wake.set()
-
-    def run(self, task: Callable[[], None], done: asyncio.Future[None]) -> None:
-        """Runs something between two steps, once no request is live."""
-        self._tasks.append((task, done))
-        self._start()
-        self._wake.set()
-
-    def stop(self) -> None:
-        """Ends the thread after the step it is in; waits for that."""
-        self._closing = True
-        self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    @property
-    def closed(self) -> bool:
-        return self._closing
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._loop, name="anabranch-local", daemon=True
-                )
-                self._thread.start()
-
-    def _loop(self) -> None:
-        torch.set_num_threads(self._threads)
-        last = 0.0
-        while not self._closing:
-            self._receive()
-            if self.batch.idle:
-                self._run_tasks()
-                if not self._inbox:
-                    self._wake.wait()
-                self._wake.clear()
-                continue
-            try:
-                with torch.inference_mode():
-                    self.batch.step()
-            except Exception as error:  # whatever broke the step, every caller must hear of it
-                self._fail(f"the local engine failed: {type(error).__name__}: {error}")
-                continue
-            now = time.monotonic()
-            if now - last >= HAND_OVER or any(job.done for job in self._streams):
-                self._hand_over()
-                last = now
-        self._fail("the local engine was closed")
-
-    def _receive(self) -> None:
-        while self._inbox:
-            job, stream = self._inbox.popleft()
-            self._streams[job] = stream
-            self.batch.add(job)
-
-    def _run_tasks(self) -> None:
-        # Requests made before a task come first, so a filled inbox goes back to the step loop.
-        while self._tasks and not self._inbox:
-            task, done = self._tasks.popleft()
-            try:
-                task()
-            except AnabranchError as error:
-                self._tell(done.get_loop(), _settle, done, error)
-            else:
-                self._tell(done.get_loop(), _settle, done, None)
-
-    def _hand_over(self) -> None:
-        """Sends all new output, one call per event loop."""
-        outgoing: dict[Any, list[tuple[_Stream, Chunk | BaseException]]] = {}
-        for job, stream in list(self._streams.items()):
-            item: Chunk | BaseException | None = job.failure
-            if item is None and job.has_output:
-                item = job.fetch()
-            if item is not None and not job.cancelled:
-                outgoing.setdefault(stream.loop, []).append((stream, item))
-            if job.done:
-                del self._streams[job]
-        for loop, items in outgoing.items():
-            self._tell(loop, _put_all, items)
-
-    def _fail(self, message: str) -> None:
-        self._receive()
-        for job in self.batch.reset():
-            job.failure = EngineError(message)
-        self._hand_over()
-        if self._closing:
-            while self._tasks:
-                done = self._tasks.popleft()[1]
-                self._tell(done.get_loop(), _settle, done, EngineError(message))
-
-    def _tell(self, loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: Any) -> None:
-        try:
-            loop.call_soon_threadsafe(call, *args)
-        except RuntimeError:  # that event loop is closed: nobody is waiting any more
-            for job, stream in self._streams.items():
-                if stream.loop is loop:
-                    job.cancelled = True
-
-
-def _settle(done: asyncio.Future[None], error: BaseException | None) -> None:
-    if done.done():
-        return
-    if error is None:
-        done.set_result(None)
-    else:
-        done.set_exception(error)
 
 
 class LocalEngine:
@@ -261,8 +103,8 @@ class LocalEngine:
         )
         kept = _cached_tokens(finding.forward) if max_cached_tokens is None else max_cached_tokens
         self._batch = Batch(finding.forward, max_batch, kept)
-        self._worker = _Worker(self._batch, threads or default_threads(self._module))
-        self._fresh: list[tuple[Job, _Stream]] = []
+        self._worker = Worker(self._batch, threads or default_threads(self._module))
+        self._fresh: list[tuple[Job, Stream]] = []
         weakref.finalize(self, self._worker.stop)
 
     @property
@@ -287,7 +129,7 @@ class LocalEngine:
             yield Chunk(finish="length", prompt_tokens=len(call.ids), cached_tokens=0)
             return
         job = Job(call, self.tokenizer, self._eos_ids)
-        stream = _Stream(asyncio.get_running_loop())
+        stream = Stream(asyncio.get_running_loop())
         self._submit(job, stream)
         try:
             while True:
@@ -315,7 +157,7 @@ class LocalEngine:
                 prompt_tokens=len(call.ids),
             )
 
-    def _submit(self, job: Job, stream: _Stream) -> None:
+    def _submit(self, job: Job, stream: Stream) -> None:
         """Hands requests over once the event loop's turn is through: siblings start together."""
         if not self._fresh or self._fresh[-1][1].loop is not stream.loop:
             stream.loop.call_soon(self._hand_in)
@@ -331,7 +173,7 @@ class LocalEngine:
 
         Args:
             source: a state dict, a checkpoint folder of the same architecture, or None if the
-                weights were changed in place.
+                weights were changed in place (the model is then put back into eval mode).
 
         Raises:
             ModelError: the weights do not fit; the old ones stay.
@@ -340,6 +182,7 @@ class LocalEngine:
         def replace() -> None:
             if source is not None:
                 load_weights(self._module, source)
+            self._module.eval()  # a trainer that shares the model leaves it in training mode
             self._batch.store.clear()
 
         if self._worker.closed:

@@ -61,7 +61,7 @@ def choose_forward(model: Any) -> Finding:
             expected = _expected(model, rows)
     except Exception as error:  # anything a foreign model raises: it cannot be used at all
         raise ModelError(f"{_name(model)} cannot run a forward: {_line(error)}") from None
-    if not all(bool(torch.isfinite(logits).all()) for row in expected for logits in row):
+    if not all(bool(torch.isfinite(logits).all()) for logits in expected):
         raise ModelError(f"{_name(model)} gives logits that are not finite")
     problem = _obstacle(model, config)
     if not problem:
@@ -169,18 +169,17 @@ def _sequences(vocabulary: int) -> list[list[int]]:
     return [drawn[:12], drawn[:7] + drawn[12:19], drawn[19:24]]
 
 
-def _expected(model: Any, rows: Sequence[list[int]]) -> list[list[Tensor]]:
-    """Logits after every prefix of every sequence, each by a full forward of that row alone."""
-    plain = PlainForward(model, padded=False)
+def _expected(model: Any, rows: Sequence[list[int]]) -> list[Tensor]:
+    """Logits [tokens, vocabulary] of every sequence by a full forward of it alone."""
+    extra = {"use_cache": False} if "use_cache" in accepted(model) else {}
+    device = model.device
     return [
-        [plain.step([_Sequence(row[:size])], 0)[0] for size in range(1, len(row) + 1)]
+        model(input_ids=torch.tensor([row], device=device), **extra).logits[0].float()
         for row in rows
     ]
 
 
-def _disagreement(
-    forward: CachedForward, rows: list[list[int]], expected: list[list[Tensor]]
-) -> str:
+def _disagreement(forward: CachedForward, rows: list[list[int]], expected: list[Tensor]) -> str:
     """What is wrong with a cached forward, empty if nothing."""
     try:
         got = _rehearsal(forward, rows)
@@ -223,7 +222,7 @@ def _rehearsal(forward: CachedForward, rows: list[list[int]]) -> list[tuple[int,
 
 
 def _agrees(
-    model: Any, forward: PlainForward, rows: list[list[int]], expected: list[list[Tensor]]
+    model: Any, forward: PlainForward, rows: list[list[int]], expected: list[Tensor]
 ) -> bool:
     tolerance = _TOLERANCE.get(model.dtype, _TOLERANCE_HALF)
     with torch.inference_mode():

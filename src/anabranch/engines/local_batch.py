@@ -13,15 +13,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from anabranch.engines.base import Call, Chunk, Tokenizer
-from anabranch.engines.detokenizer import StreamDecoder
 from anabranch.engines.local_cache import Kept
 from anabranch.engines.local_forward import CachedForward, Forward
+from anabranch.engines.local_job import Job
 from anabranch.engines.local_prefix import PrefixStore, common_prefix
 from anabranch.engines.sampling import sample, uniform
-from anabranch.engines.stops import StopMatcher
-from anabranch.errors import EngineError
-from anabranch.records import FinishReason
 
 #: New tokens of a prompt that still run together with the other rows.
 SHORT = 128
@@ -31,94 +27,6 @@ CHUNK = 512
 WORTH_WAITING = 32
 #: A padded forward may have so many columns in all whatever the share of padding.
 CHEAP = 256
-
-
-class Job:
-    """One request: its tokens, its row's length, and the output not yet fetched.
-
-    Args:
-        call: the request; its prompt is not empty.
-        tokenizer: for the text of new tokens.
-        eos_ids: ids that end the output.
-    """
-
-    __slots__ = (
-        "_eos_ids",
-        "_ids",
-        "_logprobs",
-        "_matcher",
-        "_pieces",
-        "_stream",
-        "cached",
-        "call",
-        "cancelled",
-        "failure",
-        "finish",
-        "length",
-        "tokens",
-    )
-
-    def __init__(self, call: Call, tokenizer: Tokenizer, eos_ids: frozenset[int]) -> None:
-        self.call = call
-        self.tokens = list(call.ids)
-        self.length = 0
-        self.cached = 0
-        self.cancelled = False
-        self.finish: FinishReason | None = None
-        self.failure: EngineError | None = None
-        self._eos_ids = eos_ids
-        self._stream = StreamDecoder(tokenizer)
-        self._matcher = StopMatcher(call.stop)
-        self._ids: list[int] = []
-        self._logprobs: list[float] = []
-        self._pieces: list[str] = []
-
-    @property
-    def sampled(self) -> int:
-        """Tokens sampled so far."""
-        return len(self.tokens) - len(self.call.ids)
-
-    @property
-    def done(self) -> bool:
-        return self.finish is not None or self.failure is not None or self.cancelled
-
-    @property
-    def has_output(self) -> bool:
-        return bool(self._ids) or self.finish is not None
-
-    def accept(self, token: int, logprob: float) -> None:
-        """Takes the next sampled token."""
-        if logprob != logprob:
-            self.failure = EngineError("the model's logits are not numbers (NaN)")
-            return
-        self.tokens.append(token)
-        self._ids.append(token)
-        self._logprobs.append(logprob)
-        matcher = self._matcher
-        ended = token in self._eos_ids
-        text = "" if ended else matcher.feed(self._stream.push((token,)))
-        if matcher.stop is None and (ended or self.sampled >= self.call.max_tokens):
-            self.finish = "eos" if ended else "length"
-            text += matcher.feed(self._stream.close())
-            text += matcher.close()
-        if matcher.stop is not None:
-            self.finish = "stop"
-        if text:
-            self._pieces.append(text)
-
-    def fetch(self) -> Chunk:
-        """The output since the last fetch."""
-        chunk = Chunk(
-            ids=tuple(self._ids),
-            text="".join(self._pieces),
-            logprobs=tuple(self._logprobs) if self.call.logprobs else None,
-            finish=self.finish,
-            stop=self._matcher.stop,
-            prompt_tokens=len(self.call.ids),
-            cached_tokens=self.cached,
-        )
-        self._ids, self._logprobs, self._pieces = [], [], []
-        return chunk
 
 
 @dataclass
