@@ -148,4 +148,3 @@ def _parse_line(raw: bytes, path: Path, number: int) -> dict[str, Any]:
             f"a JSON object is expected, not {type(row).__name__}", path=path, line=number
         )
     return row
-

@@ -146,9 +146,7 @@ def test_a_defect_in_an_engine_is_not_taken_for_an_outage():
 
 def test_many_trajectories_at_once_keep_their_order_and_their_bound():
     engine = simulated()
-    done = run_virtual(
-        decode_many((made(engine) for _ in range(20)), engine, concurrency=5)
-    )
+    done = run_virtual(decode_many((made(engine) for _ in range(20)), engine, concurrency=5))
     assert [t.text for t in done] == [FULL] * 20
     assert engine.peak <= 10
 
