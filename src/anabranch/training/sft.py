@@ -232,7 +232,7 @@ def _run(trainer: TreeTrainer, callback: RunCallback, checkpoint: Path | None, s
         trainer.place = trainer.batches.place
     was_cached = trainer.model.config.use_cache
     try:
-        with callback.stops_on_sigterm():
+        with callback.stops_on_sigterm(), quiet_loading():
             _train(trainer, checkpoint)
     finally:
         trainer.model.config.use_cache = was_cached
@@ -276,7 +276,8 @@ def _finish(
     trainer: TreeTrainer, directory: Path, result: SFTResult, info: CheckpointInfo | None
 ) -> None:
     target = directory / runs.MODEL
-    trainer.save_model(str(target))
+    with quiet_loading():
+        trainer.save_model(str(target))
     if not trainer.is_world_process_zero():
         return
     (target / "training_args.bin").unlink(missing_ok=True)

@@ -171,7 +171,10 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     ) -> TrainerControl:
         if self.evaluate and self.eval_every and state.global_step % self.eval_every == 0:
             self._evaluate(state.global_step)
+        if state.global_step >= state.max_steps:
+            control.should_log = True
         if self.stop.is_set():
+            control.should_log = True
             control.should_save = self.output is not None
             control.should_training_stop = True
         return control
