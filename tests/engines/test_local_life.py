@@ -214,6 +214,8 @@ def test_weights_that_do_not_fit_leave_the_old_ones() -> None:
                     await engine.update_weights(weights)
             with pytest.raises(ModelError, match="is missing"):
                 await engine.update_weights({"model.norm.weight": torch.ones(32)})
+            with pytest.raises(TypeError):
+                await engine.update_weights(5)  # type: ignore[arg-type]
             assert await collect(engine, call(20)) == old
 
     asyncio.run(work())

@@ -107,10 +107,10 @@ def test_linear_time() -> None:
 
     def seconds(size: int) -> float:
         matcher = StopMatcher(("a" * 200 + "b",))
-        started = time.perf_counter()
+        started = time.thread_time()
         for _ in range(size):
             matcher.feed("a")
-        return time.perf_counter() - started
+        return time.thread_time() - started
 
     seconds(1000)
-    assert seconds(40_000) < 40 * max(seconds(4_000), 1e-3)
+    assert min(seconds(40_000) for _ in range(3)) < 40 * max(seconds(4_000), 1e-3)

@@ -77,6 +77,8 @@ class Batch:
     max_rows: int
     max_cached_tokens: int
     statistics: Statistics = field(default_factory=Statistics)
+    #: Set when a request has ended; for whoever hands output over, to be unset there.
+    ended: bool = False
     _waiting: deque[Job] = field(default_factory=deque)
     _rows: list[Job] = field(default_factory=list)
     _staged: Job | None = None
@@ -121,12 +123,18 @@ class Batch:
         if not rows:
             return []
         logits = self.forward.step(rows, first)
-        numbers = [uniform(job.call.seed, job.sampled) for job in rows]
-        tokens, logprobs = sample(logits, [job.call for job in rows], numbers)
+        calls = [job.call for job in rows]
+        numbers = [
+            uniform(call.seed, job.sampled) if call.temperature > 0 else 0.0
+            for call, job in zip(calls, rows, strict=True)
+        ]
+        tokens, logprobs = sample(logits, calls, numbers)
         for job, token, logprob in zip(rows, tokens.tolist(), logprobs.tolist(), strict=True):
             job.accept(token, logprob)
         self._count(rows, first)
-        self._free([first + at for at, job in enumerate(rows) if job.done])
+        gone = [first + at for at, job in enumerate(rows) if job.done]
+        if gone:
+            self._free(gone)
         return rows
 
     def _count(self, rows: Sequence[Job], first: int) -> None:
@@ -141,7 +149,7 @@ class Batch:
         if gone:
             self._free(gone)
         if self._staged is not None and self._staged.cancelled:
-            self._staged = None
+            self._staged, self.ended = None, True
 
     def _admit(self) -> None:
         """Gives rows to waiting requests, in order; some wait for a neighbour's prefix."""
@@ -149,6 +157,7 @@ class Batch:
         while self._waiting:
             job = self._waiting.popleft()
             if job.cancelled:
+                self.ended = True
                 continue
             full = len(self._rows) + (self._staged is not None) >= self.max_rows
             if full or not self._place(job):
@@ -247,6 +256,7 @@ class Batch:
     def _free(self, gone: Sequence[int]) -> None:
         """Frees rows; the last row moves into each hole, so rows stay neighbours."""
         rows, slots = self._rows, self._slots
+        self.ended = True
         for at in sorted(gone, reverse=True):
             job = rows[at]
             if slots is not None and not job.cancelled and job.failure is None:

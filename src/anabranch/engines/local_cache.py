@@ -186,7 +186,9 @@ class SlotCache(Cache):  # type: ignore[misc]
 
     def _exchange(self, flat: Tensor, new: Tensor) -> Tensor:
         heads, width = flat.shape[1], flat.shape[2]
-        flat.index_copy_(0, self._write, new.transpose(1, 2).reshape(-1, heads, width))
+        one = new.shape[2] == 1
+        rows = new.squeeze(2) if one else new.transpose(1, 2).reshape(-1, heads, width)
+        flat.index_copy_(0, self._write, rows)
         step, token = self.capacity * heads * width, heads * width
         return flat.as_strided(
             (self._count, heads, self._length, width),

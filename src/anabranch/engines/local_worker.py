@@ -19,7 +19,7 @@ import torch
 from anabranch.engines.base import Chunk
 from anabranch.engines.local_batch import Batch
 from anabranch.engines.local_job import Job
-from anabranch.errors import AnabranchError, EngineError
+from anabranch.errors import EngineError
 
 #: Output is handed to the event loop at most every so many seconds, unless a request has ended.
 HAND_OVER = 0.02
@@ -117,7 +117,7 @@ class Worker:
                 self._fail(f"the local engine failed: {type(error).__name__}: {error}")
                 continue
             now = time.monotonic()
-            if now - last >= HAND_OVER or any(job.done for job in self._streams):
+            if self.batch.ended or now - last >= HAND_OVER:
                 self._hand_over()
                 last = now
         self._fail("the local engine was closed")
@@ -134,13 +134,14 @@ class Worker:
             task, done = self._tasks.popleft()
             try:
                 task()
-            except AnabranchError as error:
+            except Exception as error:  # the thread lives on, who asked for the task is told
                 self._tell(done.get_loop(), _settle, done, error)
             else:
                 self._tell(done.get_loop(), _settle, done, None)
 
     def _hand_over(self) -> None:
         """Sends all new output, one call per event loop."""
+        self.batch.ended = False
         outgoing: dict[Any, list[tuple[Stream, Chunk | BaseException]]] = {}
         for job, stream in list(self._streams.items()):
             item: Chunk | BaseException | None = job.failure
