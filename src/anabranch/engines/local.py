@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ class LocalEngine:
         """Counts since the start; updated by the worker thread."""
         return self._batch.statistics
 
-    async def generate(self, call: Call) -> AsyncIterator[Chunk]:
+    async def generate(self, call: Call) -> AsyncGenerator[Chunk, None]:
         """Streams the output of one call; leaving early frees its row before the next step.
 
         Raises:
