@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from anabranch.engines.loopback import LoopbackServer
+from anabranch.engines.tokenizers import load_tokenizer
+from anabranch.lab.bundled import bundled_model
+from anabranch.lab.data import perfect_reply
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,3 +31,17 @@ def one_thread() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(scope="session")
+def bundled_server() -> Iterator[str]:
+    """The URL of a server that answers lab prompts, and anything else somehow."""
+
+    def script(request: object) -> str:
+        try:
+            return perfect_reply(request.text)  # type: ignore[attr-defined]
+        except ValueError:
+            return "12"
+
+    with LoopbackServer(load_tokenizer(bundled_model()), script) as server:
+        yield server.url

@@ -20,7 +20,9 @@ def convert(
     file: Annotated[Path, typer.Argument(help="JSON Lines with a text in each row.")],
     to: Annotated[str, typer.Option("--to", help="The dialect to write.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
-    source: Annotated[str | None, typer.Option("--from", help="Default: read from the file.")] = None,
+    source: Annotated[
+        str | None, typer.Option("--from", help="Default: read from the file.")
+    ] = None,
     text_field: Annotated[str, typer.Option("--field", help="The field with the text.")] = "text",
     skip: Annotated[
         bool, typer.Option("--skip-malformed", help="Leave malformed rows out, and say so.")

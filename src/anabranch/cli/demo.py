@@ -35,7 +35,9 @@ def demo(
     seed: Annotated[int, typer.Option(help="Which held-out problems.")] = 1,
     local: Annotated[Path | None, typer.Option(help="Another lab checkpoint.")] = None,
     save: Annotated[Path | None, typer.Option(help="Write all trajectories.")] = None,
-    picture: Annotated[Path | None, typer.Option(help="Write one problem's picture as SVG.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Write one problem's picture as SVG.")
+    ] = None,
 ) -> None:
     """Solve held-out problems of two families both ways, side by side."""
     asyncio.run(_demo(problems, seed, local, save, picture))

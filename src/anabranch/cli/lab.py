@@ -58,7 +58,9 @@ def problems(
 def train(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")],
     seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
-    scale: Annotated[float, typer.Option(help="Share of each stage's steps; 1 is the recipe.")] = 1.0,
+    scale: Annotated[
+        float, typer.Option(help="Share of each stage's steps; 1 is the recipe.")
+    ] = 1.0,
     resume: Annotated[bool, typer.Option(help="Go on where a run was stopped.")] = False,
     threads: Annotated[int, typer.Option(min=1)] = 1,
 ) -> None:

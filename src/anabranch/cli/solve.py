@@ -48,7 +48,9 @@ def solve(
     max_branches: Annotated[int, typer.Option(help="Branches of one block.")] = 50,
     max_blocks: Annotated[int | None, typer.Option(help="Blocks of one answer.")] = None,
     reserve: Annotated[int, typer.Option(help="Tokens kept back for the answer.")] = 0,
-    deadline: Annotated[float | None, typer.Option(help="Seconds until the answer is forced.")] = None,
+    deadline: Annotated[
+        float | None, typer.Option(help="Seconds until the answer is forced.")
+    ] = None,
     temperature: Annotated[float, typer.Option()] = 0.0,
     top_p: Annotated[float, typer.Option()] = 1.0,
     seed: Annotated[int, typer.Option()] = 0,

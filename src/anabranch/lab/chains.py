@@ -1,13 +1,13 @@
 """The AND family: independent chains of arithmetic modulo 10, then the sum of their results.
 
-`a:6D-0E*8;b:8I+4J-1?` starts chain `a` at 6, subtracts 0 in its step `D` and multiplies by 8 in
-its step `E`. A chain is worked one step at a time, `a:6,D-0=6,E*8=8`, and the results are summed
-one at a time: `a8b1=9`. Chains do not depend on each other, so each is one branch.
+`a:D6E(-0)F(*8);b:K8L(+4)?` starts chain `a` at 6 (its entry `D`), subtracts 0 (`E`) and multiplies
+by 8 (`F`). A chain is worked one step at a time, `a:D6,6E(-0)=6,6F(*8)=8,a8`, and the results are
+summed one at a time: `a8b2=0`. Chains do not depend on each other, so each is one branch.
 
-Every step has a name that is its own in the whole problem, so to find what a step does is to look
-up one symbol that was just written. A small model learns that at any length, whereas plain
-expressions without names it copies wrongly in long problems. Which sizes are drawn for training
-is not decided here.
+Every entry has a name that is its own in the whole problem, and what it does is one symbol, so
+that every step needs just one look-up, by the symbol just written. A small model learns that at
+any length. Plain expressions it copies wrongly in long problems, and an operand behind a separate
+operator it does not find. Which sizes are drawn for training is not decided here.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from typing import NamedTuple
 from anabranch.lab.structure import Form, Solution, extract_answer
 
 LETTERS = "abcdef"
-STEP_NAMES = {
-    "a": "ABCDE",
-    "b": "FGHIJ",
-    "c": "KLMNO",
-    "d": "PQRST",
-    "e": "UVWXY",
-    "f": "Zghij",
+NAMES = {
+    "a": "ABCDEF",
+    "b": "GHIJKL",
+    "c": "MNOPQR",
+    "d": "STUVWX",
+    "e": "YZghij",
+    "f": "klmopq",
 }
 OPERATORS = "+-*"
 MODULUS = 10
 MAX_CHAINS = len(LETTERS)
-MAX_OPERATORS = 5
+MAX_OPERATORS = len(NAMES["a"]) - 1
 
-_NAMES = "".join(STEP_NAMES.values())
-_CHAIN = re.compile(rf"([{LETTERS}]):(\d)((?:[{_NAMES}][-+*]\d){{1,{MAX_OPERATORS}}})")
-_STEP_LENGTH = 3
+_ALL_NAMES = "".join(NAMES.values())
+_STEP = rf"[{_ALL_NAMES}]\([-+*]\d\)"
+_CHAIN = re.compile(rf"([{LETTERS}]):([{_ALL_NAMES}])(\d)((?:{_STEP}){{1,{MAX_OPERATORS}}})")
+_STEP_LENGTH = len("B(-7)")
 
 
 class Step(NamedTuple):
-    """One step of a chain: its name, such as `A`, and what it does to the value."""
+    """One step of a chain: its name, such as `B`, and what it does to the value."""
 
     name: str
     operator: str
@@ -47,9 +48,10 @@ class Step(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """One letter, the value to start from and the steps."""
+    """One letter, the value to start from with its name, and the steps."""
 
     letter: str
+    first: str
     start: int
     steps: tuple[Step, ...]
 
@@ -77,9 +79,9 @@ def generate(rng: random.Random, chains: int, operators: int) -> str:
 
 
 def _chain(rng: random.Random, letter: str, operators: int) -> str:
-    names = STEP_NAMES[letter][-operators:]
-    steps = (f"{name}{rng.choice(OPERATORS)}{rng.randrange(MODULUS)}" for name in names)
-    return f"{letter}:{rng.randrange(MODULUS)}{''.join(steps)}"
+    first, *names = NAMES[letter][-operators - 1 :]
+    steps = (f"{name}({rng.choice(OPERATORS)}{rng.randrange(MODULUS)})" for name in names)
+    return f"{letter}:{first}{rng.randrange(MODULUS)}{''.join(steps)}"
 
 
 def parse(problem: str) -> list[Chain]:
@@ -96,11 +98,12 @@ def _parse_chain(part: str) -> Chain | None:
     match = _CHAIN.fullmatch(part)
     if match is None:
         return None
-    pieces = [match[3][at : at + _STEP_LENGTH] for at in range(0, len(match[3]), _STEP_LENGTH)]
-    steps = tuple(Step(piece[0], piece[1], int(piece[2])) for piece in pieces)
-    if not STEP_NAMES[match[1]].endswith("".join(step.name for step in steps)):
+    letter, first, start, rest = match.groups()
+    pieces = [rest[at : at + _STEP_LENGTH] for at in range(0, len(rest), _STEP_LENGTH)]
+    steps = tuple(Step(piece[0], piece[2], int(piece[3])) for piece in pieces)
+    if not NAMES[letter].endswith(first + "".join(step.name for step in steps)):
         return None
-    return Chain(match[1], int(match[2]), steps)
+    return Chain(letter, first, int(start), steps)
 
 
 def evaluate(chain: Chain) -> int:
@@ -112,13 +115,14 @@ def evaluate(chain: Chain) -> int:
 
 
 def work(chain: Chain) -> str:
-    """The worked chain: `a:6,D-0=6,E*8=8`."""
+    """The worked chain, its result last under the chain's letter: `a:D6,6E(-0)=6,6F(*8)=8,a8`."""
     value = chain.start
-    text = f"{chain.letter}:{value}"
+    text = f"{chain.letter}:{chain.first}{value}"
     for step in chain.steps:
-        value = apply(value, step.operator, step.operand)
-        text += f",{step.name}{step.operator}{step.operand}={value}"
-    return text
+        result = apply(value, step.operator, step.operand)
+        text += f",{value}{step.name}({step.operator}{step.operand})={result}"
+        value = result
+    return f"{text},{chain.letter}{value}"
 
 
 def answer_of(problem: str) -> str:
@@ -127,7 +131,7 @@ def answer_of(problem: str) -> str:
 
 
 def combine(chains: Sequence[Chain]) -> str:
-    """The results summed one at a time, each looked up by its letter: `a8b1=9`."""
+    """The results summed one at a time, each looked up by its letter: `a8b2=0`."""
     total = evaluate(chains[0])
     text = f"{chains[0].letter}{total}"
     for chain in chains[1:]:

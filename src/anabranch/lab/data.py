@@ -7,6 +7,7 @@ drawn, and how often, is in :mod:`anabranch.lab.recipe`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from anabranch.decoding import JoinPolicy, Setup, WaitForAll, trajectory_from_te
 from anabranch.decoding.joins import BranchView
 from anabranch.dialects import get_dialect
 from anabranch.engines.base import Tokenizer
-from anabranch.lab.families import LabProblem
+from anabranch.lab.families import LabProblem, family_of
 from anabranch.lab.structure import MARKERS, Form, prompt_of
 from anabranch.records import Problem, Trajectory
 
@@ -75,3 +76,33 @@ def reference_trajectory(
     policy = CancelThese(cancelled) if cancelled else None
     setup = lab_setup(problem, form, tokenizer, policy)
     return trajectory_from_text(solution.text(), setup, first=winner if cancelled else None)
+
+
+_PROMPT = re.compile(r"(?:<bos>)?(?P<problem>.*?)(?P<marker>\[(?:seq|par|mix)\])(?P<rest>.*)", re.S)
+_OPEN_BRANCH = re.compile(r"<Thread>(\d+):$")
+
+
+def perfect_reply(prompt: str) -> str:
+    """What a model without a fault writes next: the reference solution from wherever it stands.
+
+    For engines that follow a script, such as the simulated one. The reply runs on to the end of
+    the branch or of the answer; stop strings are the engine's business.
+
+    Raises:
+        ValueError: the prompt is no lab problem, or what follows it is no reference solution.
+    """
+    match = _PROMPT.fullmatch(prompt)
+    if match is None:
+        raise ValueError(f"not a lab prompt: {prompt!r}")
+    form = next(form for form, marker in MARKERS.items() if marker == match["marker"])
+    rest = match["rest"]
+    problem = match["problem"]
+    solution = family_of(problem).solve(problem, form)
+    if branch := _OPEN_BRANCH.search(rest):
+        return solution.branches[int(branch[1]) - 1] + "</Thread>"
+    if rest.endswith("</Parallel>"):
+        return solution.ending
+    text = solution.text()
+    if not text.startswith(rest):
+        raise ValueError(f"not on the way to the reference solution: {rest!r}")
+    return text[len(rest) :]

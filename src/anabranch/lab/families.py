@@ -111,7 +111,7 @@ def draw_distinct(
     """
     rng = random.Random(f"{seed}:{family}:{size}")
     found: dict[str, LabProblem] = {}
-    for _ in range(1000 * count):
+    for _ in range(20 * count):
         if len(found) == count:
             break
         problem = draw(rng, family, size, evaluation=evaluation)

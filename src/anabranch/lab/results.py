@@ -64,9 +64,7 @@ async def measure(
     return result
 
 
-async def _chains(
-    engine: Engine, size: tuple[int, ...], count: int, note: Note
-) -> dict[str, Any]:
+async def _chains(engine: Engine, size: tuple[int, ...], count: int, note: Note) -> dict[str, Any]:
     note(f"chains, k = {size[0]}: {count} problems, both forms")
     problems = draw_distinct(SEED, "chains", size, count)
     row: dict[str, Any] = {"chains": size[0], "operators": size[1]}
@@ -123,9 +121,7 @@ async def _limited(engine: Engine, problems: Sequence[LabProblem], limit: int) -
     return {"limit": limit, "longest_path": longest, **correct}
 
 
-async def _clock(
-    engine: Engine, size: tuple[int, ...], count: int, note: Note
-) -> dict[str, Any]:
+async def _clock(engine: Engine, size: tuple[int, ...], count: int, note: Note) -> dict[str, Any]:
     note(f"wall clock, k = {size[0]}: {count} problems, one at a time, both ways in turn")
     pairs: list[tuple[float, float]] = []
     for problem in draw_distinct(SEED + 1, "chains", size, count):

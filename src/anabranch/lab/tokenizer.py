@@ -1,4 +1,4 @@
-"""The lab's tokenizer: 110 symbols, one token each, in the ordinary Hugging Face form.
+"""The lab's tokenizer: about 150 symbols, one token each, in the ordinary Hugging Face form.
 
 It is built from data alone (no training, no files), saved as `tokenizer.json` with its config, and
 then loads with `AutoTokenizer` like any other. Tags are ordinary vocabulary, so decoding keeps
@@ -38,14 +38,15 @@ TAGS = (
 )
 CONTEXT_LENGTH = 1024
 
-_SYMBOLS = "}0123456789abcdefghijnxyABCDEFGHIJKLMNOPQRSTUVWXYZ+-*/=:;?!,.()[] \n"
+_SYMBOLS = "}0123456789abcdefghijklmnopqxyABCDEFGHIJKLMNOPQRSTUVWXYZ+-*/=:;?!,.()[] \n"
 
 
 def vocabulary() -> list[str]:
     """All symbols in the order of their ids."""
     tags = [form for tag in TAGS for form in (f"<{tag}>", f"</{tag}>")]
+    operations = [f"({operator}{operand})" for operator in "+-*" for operand in range(10)]
     words = ["\\boxed{", "Final Answer: ", *MARKERS.values(), CANCELLED, FAILED]
-    return [*SPECIAL, *tags, *words, *_SYMBOLS]
+    return [*SPECIAL, *tags, *words, *operations, *_SYMBOLS]
 
 
 def description() -> dict[str, Any]:
