@@ -15,9 +15,10 @@ from anabranch.decoding.events import (
     Token,
 )
 from anabranch.decoding.joins import FirstConclusive, JoinPolicy, WaitForAll, make_policy
-from anabranch.decoding.machine import Machine, Setup
+from anabranch.decoding.machine import Machine
 from anabranch.decoding.prompts import make_setup, render_prompt
 from anabranch.decoding.script import trajectory_from_text
+from anabranch.decoding.setup import Setup
 
 __all__ = [
     "Answer",

@@ -13,7 +13,8 @@ from contextlib import aclosing
 from functools import partial
 
 from anabranch.decoding.events import Answer, Cancel, Event, Output, Start
-from anabranch.decoding.machine import Machine, Setup
+from anabranch.decoding.machine import Machine
+from anabranch.decoding.setup import Setup
 from anabranch.engines.base import Engine
 from anabranch.errors import EngineError
 from anabranch.records import Trajectory

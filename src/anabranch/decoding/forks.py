@@ -16,7 +16,8 @@ from anabranch.dialects import PlanItem, read_plan
 from anabranch.records import BranchOutcome, RequestKind
 
 if TYPE_CHECKING:
-    from anabranch.decoding.machine import Machine, Setup
+    from anabranch.decoding.machine import Machine
+    from anabranch.decoding.setup import Setup
 
 
 def stops(setup: Setup, kind: RequestKind, line: Line) -> tuple[str, ...]:

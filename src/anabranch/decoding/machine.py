@@ -8,74 +8,17 @@ opens and joins is in :mod:`anabranch.decoding.forks`; retries and engine failur
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal
-
 from anabranch.decoding import forks
 from anabranch.decoding.budget import Budget
-from anabranch.decoding.events import (
-    Answer,
-    Cancel,
-    Forced,
-    LimitHit,
-    Noted,
-    Output,
-    Start,
-    Token,
-)
-from anabranch.decoding.joins import JoinPolicy, WaitForAll
+from anabranch.decoding.calls import Calls
+from anabranch.decoding.events import Answer, Cancel, Forced, LimitHit, Noted, Output
 from anabranch.decoding.recorder import Recorder
-from anabranch.decoding.seeds import derive_seed
+from anabranch.decoding.setup import Setup
 from anabranch.decoding.state import BlockState, BranchState, Line, Live
-from anabranch.dialects import Dialect, parse
-from anabranch.engines.base import Call, Chunk, Tokenizer
+from anabranch.dialects import parse
+from anabranch.engines.base import Chunk
 from anabranch.errors import ContextWindowError, EngineError
-from anabranch.records import (
-    FinishReason,
-    Limits,
-    Outcome,
-    Problem,
-    RequestKind,
-    Sampling,
-    Trajectory,
-)
-
-Mode = Literal["parallel", "sequential"]
-
-
-@dataclass(frozen=True)
-class Setup:
-    """Everything that decides a trajectory, besides what the engine returns.
-
-    Attributes:
-        prompt, prompt_ids: the rendered prompt and its tokens, BOS included where wanted.
-        width: branches per block in a dialect without a plan, fixed or asked for at each fork
-            (None: the dialect's default).
-        retokenized: the engine gives text only, and ids are the tokenizer's; drift is counted.
-        retries: how often a call that failed retryably is sent again.
-        affinity: key under which a fleet keeps the calls of this trajectory together.
-    """
-
-    dialect: Dialect
-    tokenizer: Tokenizer
-    prompt: str
-    prompt_ids: tuple[int, ...]
-    limits: Limits = field(default_factory=Limits)
-    sampling: Sampling = field(default_factory=Sampling)
-    policy: JoinPolicy = field(default_factory=WaitForAll)
-    mode: Mode = "parallel"
-    window: int | None = None
-    width: int | Callable[[], int] | None = None
-    retries: int = 1
-    logprobs: bool = True
-    retokenized: bool = False
-    id: str = ""
-    affinity: str = ""
-    problem: Problem | None = None
-    model: str = ""
-    engine: str = ""
-    policy_version: str | None = None
+from anabranch.records import FinishReason, Outcome, RequestKind, Trajectory
 
 
 class Machine:
@@ -87,16 +30,15 @@ class Machine:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.budget = Budget(setup.limits, setup.window)
         self.record = Recorder(setup.tokenizer)
         self.done = False
         self.trajectory: Trajectory | None = None
         self.now = 0.0
         self.main = Line()
-        self._live: dict[int, Live] = {}
         self._open: list[BlockState] = []
         self._expired = False
         self._out: list[Output] = []
+        self.calls = Calls(setup, self.record, lambda output: self._out.append(output))
 
     # What the driver calls -------------------------------------------------------------------
 
@@ -109,55 +51,51 @@ class Machine:
 
     def feed(self, request: int, chunk: Chunk, now: float = 0.0) -> list[Output]:
         """A piece of output. Pieces of a call that was cancelled or has ended are passed over."""
-        live = self._live.get(request)
+        live = self.calls.live.get(request)
         if live is None:
             return []
         self.now = now
-        chunk, over = self._within_cap(live, chunk)
-        self._append(live, chunk, now)
-        if over:
+        if self.calls.take(live, chunk, now):
             self.note("cap_ignored", f"the engine passed its cap of {live.cap} tokens", live)
-            self._out.append(Cancel(request))
-            self._complete(live, "length", None)
+            self._cut(live, live.limit)
         elif chunk.finish is not None:
             self._complete(live, chunk.finish, chunk.stop)
         return self._drain()
 
     def fail(self, request: int, error: EngineError, now: float = 0.0) -> list[Output]:
         """A call failed. It is sent again if that is safe, else its loss is recorded."""
-        live = self._live.get(request)
+        live = self.calls.live.get(request)
         if live is None:
             return []
         self.now = now
         live.error = str(error)
-        self._end(live, "error", None)
+        self.calls.end(live, "error", None, now)
         live.line.path += len(live.ids)
         if isinstance(error, ContextWindowError):
-            again = live.attempt == 0 and self._learn_window(live, error)
+            again = live.attempt == 0 and self.calls.learn_window(live, error)
         else:
             again = error.retryable and live.attempt < self.setup.retries
         if again:
             self._send(live.kind, live.line, live.block, live.branch, live.attempt + 1)
         else:
-            self._give_up(live, error)
+            self.note("request_failed", str(error), live)
+            forks.failed(self, live, window=isinstance(error, ContextWindowError))
         return self._drain()
 
     def expire(self, now: float = 0.0) -> list[Output]:
         """The deadline has passed: branches are cut where they are and the answer is forced."""
         self.now, self._expired = now, True
-        for live in list(self._live.values()):
-            if live.request in self._live and not live.line.answering:
-                live.limit = "deadline"
-                self._out.append(Cancel(live.request))
-                self._complete(live, "length", None)
+        for live in list(self.calls.live.values()):
+            if live.request in self.calls.live and not live.line.answering:
+                self._cut(live, "deadline")
         return self._drain()
 
     def abort(self, now: float = 0.0) -> list[Output]:
         """The caller wants no more: everything is cancelled, what was sampled is kept."""
         self.now = now
-        for live in list(self._live.values()):
+        for live in list(self.calls.live.values()):
             self._out.append(Cancel(live.request))
-            output = self._end(live, "cancelled", None)
+            output = self.calls.end(live, "cancelled", None, now)
             if live.line is self.main and live.kind != "branch":
                 self.main.context.append(output)
         self.finish("cancelled")
@@ -165,7 +103,7 @@ class Machine:
 
     def waits_for(self, request: int) -> bool:
         """Whether a call is still in flight as far as the machine is concerned."""
-        return request in self._live
+        return request in self.calls.live
 
     # What the fork rules call ------------------------------------------------------------------
 
@@ -196,9 +134,9 @@ class Machine:
 
     def cancel_branch(self, branch: BranchState) -> None:
         """Stop a losing branch; what it sampled stays in the record."""
-        for live in [live for live in self._live.values() if live.branch is branch]:
+        for live in [live for live in self.calls.live.values() if live.branch is branch]:
             self._out.append(Cancel(live.request))
-            self._end(live, "cancelled", None)
+            self.calls.end(live, "cancelled", None, self.now)
             branch.line.path += len(live.ids)
 
     def finish(self, outcome: Outcome) -> None:
@@ -232,6 +170,10 @@ class Machine:
             seconds=self.now,
         )
         self._out.append(Answer(self.trajectory))
+
+    @property
+    def budget(self) -> Budget:
+        return self.calls.budget
 
     @property
     def open_blocks(self) -> list[BlockState]:
@@ -276,120 +218,30 @@ class Machine:
         branch: BranchState | None,
         attempt: int,
     ) -> None:
-        room, limit = self._room(line, branch)
+        room, limit = self.calls.room(line, branch)
         if self._expired and not line.answering:
             room, limit = 0, "deadline"
         if room <= 0:
             forks.no_room(self, kind, line, block, branch, limit)
             return
-        request = len(self.record.requests)
-        sampling = self.setup.sampling
-        seed = derive_seed(
-            sampling.seed,
-            self.setup.id,
-            kind,
-            line.block,
-            line.branch,
-            line.blocks,
-            attempt,
-            request,
-        )
-        live = Live(
-            request, kind, line, tuple(line.context), seed, room, limit, attempt, block, branch
-        )
+        live = Live(kind, line, tuple(line.context), attempt, block, branch, room, limit)
         live.started = self.now
-        self.record.open(live)
-        self._live[request] = live
-        self.budget.hold(request, room)
-        if branch is not None:
-            branch.requests.append(request)
-            branch.attempts = attempt
-        call = Call(
-            ids=self.record.ids(live.context),
-            stop=forks.stops(self.setup, kind, line),
-            max_tokens=room,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            seed=seed,
-            affinity=self.setup.affinity or self.setup.id,
-            logprobs=self.setup.logprobs,
-        )
-        self._out.append(
-            Start(request, call, kind, block.path if block else line.block, line.branch)
-        )
+        self.calls.begin(live, forks.stops(self.setup, kind, line))
 
-    def _room(self, line: Line, branch: BranchState | None) -> tuple[int, str]:
-        limits = self.setup.limits
-        reserve = 0 if line.answering else limits.answer_reserve
-        choices = [self.budget.room(line.path, self.record.length(line.context), reserve=reserve)]
-        if line.answering:
-            choices.append((limits.answer_reserve, "answer_reserve"))
-        if branch is not None:
-            if branch.share is not None:
-                choices.append((branch.share, "max_total_tokens"))
-            if limits.max_branch_tokens is not None:
-                choices.append((limits.max_branch_tokens, "max_branch_tokens"))
-        return min(choices, key=lambda choice: choice[0])
-
-    def _within_cap(self, live: Live, chunk: Chunk) -> tuple[Chunk, bool]:
-        """The part of a chunk that the cap allows, and whether the engine went beyond it."""
-        allowed = live.cap - len(live.ids)
-        if len(chunk.ids) <= allowed:
-            return chunk, False
-        ids = chunk.ids[:allowed]
-        text = self.setup.tokenizer.decode(ids) if ids else ""
-        logprobs = chunk.logprobs[:allowed] if chunk.logprobs is not None else None
-        return Chunk(ids, text, logprobs, None), True
-
-    def _append(self, live: Live, chunk: Chunk, now: float) -> None:
-        if chunk.cached_tokens is not None:
-            live.cached = chunk.cached_tokens
-        if not chunk.ids and not chunk.text:
-            return
-        if live.first_token is None:
-            live.first_token = now
-        live.ids += chunk.ids
-        live.pieces.append(chunk.text)
-        if chunk.logprobs is None:
-            live.scored = live.scored and not chunk.ids
-        else:
-            live.logprobs += chunk.logprobs
-        self.budget.sample(live.request, len(chunk.ids))
-        block = live.block.path if live.block else live.line.block
-        self._out.append(
-            Token(live.request, live.kind, block, live.line.branch, chunk.text, len(chunk.ids))
-        )
-
-    def _end(self, live: Live, finish: FinishReason, stop: str | None) -> int:
-        live.finish, live.stop = finish, stop
-        del self._live[live.request]
-        self.budget.release(live.request)
-        return self.record.close(live, self.now)
+    def _cut(self, live: Live, limit: str) -> None:
+        """End a call from outside, as if its cap had ended it."""
+        live.limit = limit
+        self._out.append(Cancel(live.request))
+        self._complete(live, "length", None)
 
     def _complete(self, live: Live, finish: FinishReason, stop: str | None) -> None:
-        output = self._end(live, finish, stop)
+        output = self.calls.end(live, finish, stop, self.now)
         forks.completed(self, live, output)
-
-    def _learn_window(self, live: Live, error: ContextWindowError) -> bool:
-        """Take the engine's own numbers for the window; whether a smaller cap can fit."""
-        if error.window is None:
-            return False
-        extra = 0
-        if error.prompt_tokens is not None:
-            extra = max(0, error.prompt_tokens - self.record.length(live.context))
-        self.budget.window = error.window - extra
-        return True
-
-    def _give_up(self, live: Live, error: EngineError) -> None:
-        self.note("request_failed", str(error), live)
-        forks.failed(self, live, window=isinstance(error, ContextWindowError))
 
     def _note_format(self) -> None:
         known = {finding.code for finding in self.record.findings}
-        for diagnostic in parse(
-            self.record.generated(self.main.context), self.setup.dialect
-        ).diagnostics:
+        text = self.record.generated(self.main.context)
+        for diagnostic in parse(text, self.setup.dialect).diagnostics:
             if diagnostic.code not in known:
                 self.record.note(diagnostic.code, diagnostic.message)
 

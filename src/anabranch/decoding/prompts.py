@@ -11,7 +11,7 @@ from pathlib import Path
 
 from anabranch.checkpoint import CheckpointInfo
 from anabranch.decoding.joins import JoinPolicy, WaitForAll
-from anabranch.decoding.machine import Mode, Setup
+from anabranch.decoding.setup import Mode, Setup
 from anabranch.dialects import Dialect, get_dialect
 from anabranch.engines.base import Engine, Tokenizer
 from anabranch.engines.tokenizers import HFTokenizer, check_tags, render_chat

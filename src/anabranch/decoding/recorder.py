@@ -44,13 +44,12 @@ class Recorder:
             text=live.text,
             logprobs=tuple(live.logprobs) if scored and live.ids else None,
         )
-        in_block = live.block.path if live.block else live.line.block
         number = live.branch.number if live.branch else live.line.branch
         self.requests[live.request] = Request(
             kind=live.kind,
             context=live.context,
             output=output,
-            block=in_block,
+            block=live.place,
             branch=None if live.kind == "merge" else number,
             attempt=live.attempt,
             finish=live.finish,

@@ -11,7 +11,8 @@ from collections import deque
 from dataclasses import replace
 
 from anabranch.decoding.events import Cancel, Output, Start
-from anabranch.decoding.machine import Machine, Setup
+from anabranch.decoding.machine import Machine
+from anabranch.decoding.setup import Setup
 from anabranch.dialects import Dialect
 from anabranch.engines.base import Chunk
 from anabranch.errors import DialectError

@@ -20,6 +20,7 @@ class Line:
         path: sampled tokens on the longest way to its end.
         fresh: generated text since the last fork or join of this line.
         blocks: how many blocks it has opened.
+        calls: how many calls it has made.
         answering: it was closed early and now spends the answer reserve.
     """
 
@@ -29,6 +30,7 @@ class Line:
     path: int = 0
     fresh: str = ""
     blocks: int = 0
+    calls: int = 0
     answering: bool = False
 
     @property
@@ -50,7 +52,6 @@ class BranchState:
     body: list[int] = field(default_factory=list)
     text: str = ""
     requests: list[int] = field(default_factory=list)
-    attempts: int = 0
     share: int | None = None
 
 
@@ -71,16 +72,16 @@ class BlockState:
 class Live:
     """A call in flight, growing into a request record."""
 
-    request: int
     kind: RequestKind
     line: Line
     context: tuple[int, ...]
-    seed: int
+    attempt: int
+    block: BlockState | None
+    branch: BranchState | None
     cap: int
     limit: str
-    attempt: int
-    block: BlockState | None = None
-    branch: BranchState | None = None
+    request: int = -1
+    seed: int = 0
     ids: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -95,3 +96,8 @@ class Live:
     @property
     def text(self) -> str:
         return "".join(self.pieces)
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """The path of the block that it belongs to."""
+        return self.block.path if self.block else self.line.block

@@ -1,0 +1,48 @@
+"""Everything that decides a trajectory before the first token: one immutable object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from anabranch.decoding.joins import JoinPolicy, WaitForAll
+from anabranch.dialects import Dialect
+from anabranch.engines.base import Tokenizer
+from anabranch.records import Limits, Problem, Sampling
+
+Mode = Literal["parallel", "sequential"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that decides a trajectory, besides what the engine returns.
+
+    Attributes:
+        prompt, prompt_ids: the rendered prompt and its tokens, BOS included where wanted.
+        width: branches per block in a dialect without a plan, fixed or asked for at each fork
+            (None: the dialect's default).
+        retokenized: the engine gives text only, and ids are the tokenizer's; drift is counted.
+        retries: how often a call that failed retryably is sent again.
+        affinity: key under which a fleet keeps the calls of this trajectory together.
+    """
+
+    dialect: Dialect
+    tokenizer: Tokenizer
+    prompt: str
+    prompt_ids: tuple[int, ...]
+    limits: Limits = field(default_factory=Limits)
+    sampling: Sampling = field(default_factory=Sampling)
+    policy: JoinPolicy = field(default_factory=WaitForAll)
+    mode: Mode = "parallel"
+    window: int | None = None
+    width: int | Callable[[], int] | None = None
+    retries: int = 1
+    logprobs: bool = True
+    retokenized: bool = False
+    id: str = ""
+    affinity: str = ""
+    problem: Problem | None = None
+    model: str = ""
+    engine: str = ""
+    policy_version: str | None = None
