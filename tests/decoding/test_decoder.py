@@ -1,4 +1,4 @@
-"""The async decoder on a simulated engine in virtual time, and against a real server on loopback."""
+"""The async decoder: a simulated engine in virtual time, and a real server on loopback."""
 
 from __future__ import annotations
 

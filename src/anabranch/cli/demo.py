@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated
@@ -139,7 +140,7 @@ def _table(pairs: Sequence[tuple[Solved, Solved]]) -> Table:
 
 
 def _draw(problem: LabProblem, boards: list[Board], path: Path) -> None:
-    recorder = Console(record=True, width=120, file=Path("/dev/null").open("w"))
+    recorder = Console(record=True, width=120, file=StringIO())
     recorder.print(problem.text)
     for board in boards:
         board.width = 76

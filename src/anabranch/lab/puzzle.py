@@ -119,7 +119,7 @@ def winners(solution: Solution) -> list[int]:
 
 
 def succeeded(text: str) -> bool:
-    """Whether a trial's text, closed or not, reports a success: the judge of first-success joins."""
+    """Whether a trial's text, closed or not, reports a success: the judge of such joins."""
     return "y!" in text
 
 

@@ -97,13 +97,15 @@ async def _puzzles(engine: Engine, count: int, note: Note) -> dict[str, Any]:
             "forked": share(solved, lambda one: one.forked),
         }
     for part in SHARES:
-        limit = part * mean
-        row: dict[str, Any] = {"share": part, "limit": limit}
-        row |= {name: share(s, lambda one: one.within(limit)) for name, s in runs.items()}
-        result["curve"].append(row)
+        result["curve"].append({"share": part, **_under(runs, part * mean)})
     note(f"puzzles under a path limit of {LIMIT} × the sequential mean, decoded for real")
     result["limited"] = await _limited(engine, problems, int(LIMIT * mean))
     return result
+
+
+def _under(runs: dict[str, list[Solved]], limit: float) -> dict[str, Any]:
+    shares = {name: share(s, lambda one: one.within(limit)) for name, s in runs.items()}
+    return {"limit": limit, **shares}
 
 
 async def _limited(engine: Engine, problems: Sequence[LabProblem], limit: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which sizes of the families are evaluated and shown. The training mix is the recipe's business."""
+"""Which sizes of the families are evaluated and shown; the training mix is in the recipe."""
 
 from __future__ import annotations
 
