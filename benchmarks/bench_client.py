@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from anabranch.engines.completions import CompletionsEngine
 from anabranch.engines.loopback import LoopbackServer, Manners
 from anabranch.engines.tokenizers import HFTokenizer, load_tokenizer
 from anabranch.lab.tokenizer import save_tokenizer
+from reporting import add_option, report
 
 CHUNKS = 64
 PROMISE_MS = 1.2
@@ -113,6 +113,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1024)
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
+    add_option(parser)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -141,7 +142,7 @@ def main() -> None:
         "promise_ms": PROMISE_MS,
         "kept": best <= PROMISE_MS,
     }
-    print(json.dumps(result, indent=1))
+    report(result, options.json)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ rounds each, as records; building the records is not timed.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import random
 import time
@@ -19,6 +18,7 @@ import numpy as np
 from anabranch.records import Request, Segment, Trajectory
 from anabranch.training.layout import build_layout
 from anabranch.training.packing import collate, pack
+from reporting import add_option, report
 
 
 def trajectory(rng: random.Random, branches: int, length: int, rounds: int) -> Trajectory:
@@ -80,20 +80,18 @@ def measure(branches: int, length: int, rounds: int, seconds: float) -> dict[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=2.0, help="time per case")
-    seconds = parser.parse_args().seconds
+    add_option(parser)
+    options = parser.parse_args()
+    seconds = options.seconds
     cases = [(2, 24, 1), (4, 24, 1), (4, 200, 1), (8, 400, 3), (8, 2000, 2)]
     rows = [measure(*case, seconds) for case in cases]
-    print(
-        json.dumps(
-            {
-                "benchmark": "layout",
-                "python": platform.python_version(),
-                "numpy": np.__version__,
-                "cases": rows,
-            },
-            indent=1,
-        )
-    )
+    figures = {
+        "benchmark": "layout",
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "cases": rows,
+    }
+    report(figures, options.json)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from tokenizers import Tokenizer, decoders, models
 from anabranch.engines.base import Call
 from anabranch.engines.local import LocalEngine
 from anabranch.engines.tokenizers import HFTokenizer
+from reporting import add_option, report
 
 PROMPT = 48
 BRANCHES = 6
@@ -187,7 +187,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path, help="also write the JSON here")
+    add_option(parser)
     options = parser.parse_args()
     transformers.utils.logging.set_verbosity_error()
     result = {
@@ -198,10 +198,7 @@ def main() -> None:
         "transformers": transformers.__version__,
         **asyncio.run(measure(options)),
     }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.output is not None:
-        options.output.write_text(text + "\n", encoding="utf-8")
+    report(result, options.json)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ core (CPU time, UTF-8 bytes).
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -29,6 +28,7 @@ from anabranch.dialects import (
     write,
 )
 from anabranch.jsonl import read_rows
+from reporting import add_option, report
 
 PROMISE = 20.0
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,7 +81,7 @@ def scan_in_pieces(length: int) -> Callable[[str], None]:
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--megabytes", type=float, default=100.0)
-    options.add_argument("--json", type=Path, help="write the figures to this file, too")
+    add_option(options)
     given = options.parse_args()
     texts, source = traces()
     size = int(given.megabytes * 1e6)
@@ -95,10 +95,7 @@ def main() -> int:
         "scanner_in_pieces_of_4": speed(scan_in_pieces(4), texts, size // 50),
         "promise_megabytes_per_second": PROMISE,
     }
-    text = json.dumps(figures, indent=2)
-    print(text)
-    if given.json:
-        given.json.write_text(text + "\n", encoding="utf-8")
+    report(figures, given.json)
     kept = figures["parser"]["megabytes_per_second"] >= PROMISE  # type: ignore[index]
     if not kept:
         print(f"the parser is slower than {PROMISE} MB/s", file=sys.stderr)

@@ -15,7 +15,7 @@ from anabranch.engines.prefix_cache import PrefixCache
 from anabranch.engines.simulated import ScriptedReply, SimulatedEngine
 from anabranch.engines.symbols import CharTokenizer
 from anabranch.engines.virtual_time import run_virtual
-from anabranch.errors import EngineError
+from anabranch.errors import EngineError, UsageError
 from anabranch.records import Limits
 
 PLAN = "<think>p<Parallel><Outlines><Subtask>1:a</Subtask><Subtask>2:b</Subtask></Outlines>"
@@ -192,3 +192,15 @@ def test_cancelling_over_http_closes_every_connection():
             return [served.outcome for served in server.served]
 
     assert asyncio.run(go()).count("left") == 2
+
+
+def test_an_error_in_one_of_many_is_that_error_and_ends_the_others():
+    def script(call):
+        if engine.sampled > 200:
+            raise UsageError("no reply")
+        return reply(SCRIPT, engine.tokenizer.decode(call.ids))
+
+    engine = simulated(script)
+    with pytest.raises(UsageError, match="no reply"):
+        run_virtual(decode_many((made(engine) for _ in range(20)), engine, concurrency=5))
+    assert engine.running == 0

@@ -152,9 +152,13 @@ async def decode_many(
             if on_done is not None:
                 on_done(results[index])
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(concurrency):
-            group.create_task(worker())
+    tasks = [asyncio.ensure_future(worker()) for _ in range(concurrency)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     return [results[index] for index in sorted(results)]
 
 
