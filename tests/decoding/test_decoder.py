@@ -10,7 +10,7 @@ import pytest
 
 from anabranch.decoding import Answer, BlockOpened, Token, decode, decode_many, make_setup, run
 from anabranch.engines.completions import CompletionsEngine
-from anabranch.engines.loopback import LoopbackServer
+from anabranch.engines.loopback import LoopbackServer, Manners
 from anabranch.engines.prefix_cache import PrefixCache
 from anabranch.engines.simulated import ScriptedReply, SimulatedEngine
 from anabranch.engines.symbols import CharTokenizer
@@ -181,14 +181,14 @@ def test_cancelling_over_http_closes_every_connection():
 
     async def go():
         async with (
-            LoopbackServer(tokenizer, script) as server,
+            LoopbackServer(tokenizer, script, manners=Manners(pace=0.001)) as server,
             CompletionsEngine(server.url, tokenizer=tokenizer) as engine,
         ):
             async with aclosing(decode(made(engine), engine)) as events:
                 async for event in events:
                     if isinstance(event, Token) and event.kind == "branch":
                         break
-            assert await server.settled(1.0), "a connection stayed open"
+            assert await server.settled(5.0), "a connection stayed open"
             return [served.outcome for served in server.served]
 
     assert asyncio.run(go()).count("left") == 2
