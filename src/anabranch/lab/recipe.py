@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from anabranch.lab.structure import Form
-from anabranch.lab.tokenizer import BOS, CONTEXT_LENGTH, EOS, PAD, vocabulary
+from anabranch.lab.structure import BOS, EOS, Form
+from anabranch.lab.tokenizer import CONTEXT_LENGTH, PAD, vocabulary
 
 if TYPE_CHECKING:
     from anabranch.training.config import SFTConfig
