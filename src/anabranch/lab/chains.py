@@ -70,12 +70,15 @@ def apply(left: int, operator: str, right: int) -> int:
 def generate(rng: random.Random, chains: int, operators: int) -> str:
     """A random problem of `chains` chains with `operators` operators each.
 
-    A short chain uses the last of its letter's names, so every chain ends with the same name and
-    where to stop does not have to be looked up.
+    Which letters take part is drawn too: every name is as frequent as any other and stands in
+    many places, so that looking up is learned once for all names and not for each by its place.
+    A short chain uses the last of its letter's names, so where to stop does not have to be looked
+    up.
     """
     if not 1 <= chains <= MAX_CHAINS or not 1 <= operators <= MAX_OPERATORS:
         raise ValueError(f"cannot make {chains} chains of {operators} operators")
-    return ";".join(_chain(rng, letter, operators) for letter in LETTERS[:chains]) + "?"
+    letters = sorted(rng.sample(LETTERS, chains))
+    return ";".join(_chain(rng, letter, operators) for letter in letters) + "?"
 
 
 def _chain(rng: random.Random, letter: str, operators: int) -> str:
@@ -88,8 +91,8 @@ def parse(problem: str) -> list[Chain]:
     """The chains of a problem; ValueError for a text that is not one."""
     chains = [_parse_chain(part) for part in problem.removesuffix("?").split(";")]
     known = [chain for chain in chains if chain is not None]
-    letters = "".join(chain.letter for chain in known)
-    if not problem.endswith("?") or letters != LETTERS[: len(chains)]:
+    letters = [chain.letter for chain in known]
+    if not problem.endswith("?") or None in chains or letters != sorted(set(letters)):
         raise ValueError(f"not a chains problem: {problem!r}")
     return known
 
