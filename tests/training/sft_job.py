@@ -14,7 +14,7 @@ from tree_cases import make_trajectory, tiny_model
 from anabranch.checkpoint import CheckpointInfo
 from anabranch.training.config import SFTConfig
 from anabranch.training.data import Endless
-from anabranch.training.sft import Stage, run_stages
+from anabranch.training.stages import Stage, run_stages
 from anabranch.training.trainer import Progress
 
 CONFIG = SFTConfig(

@@ -23,7 +23,8 @@ from anabranch.records import Trajectory
 from anabranch.training.config import SFTConfig
 from anabranch.training.data import TrajectoryFile
 from anabranch.training.runs import newest_checkpoint
-from anabranch.training.sft import Stage, run_stages, train_sft
+from anabranch.training.sft import train_sft
+from anabranch.training.stages import Stage, run_stages
 from anabranch.training.trainer import Progress
 
 HERE = Path(__file__).parent

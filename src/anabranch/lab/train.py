@@ -93,7 +93,7 @@ def train_lab(
     import torch
 
     from anabranch.training.data import Endless
-    from anabranch.training.sft import Stage, run_stages
+    from anabranch.training.stages import Stage, run_stages
 
     torch.set_num_threads(threads)
     save_tokenizer(output / "tokenizer")

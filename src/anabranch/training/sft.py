@@ -1,8 +1,9 @@
 """Supervised training of a causal LM on fork-join trajectories, exact and resumable.
 
-:func:`train_sft` runs one configuration; :func:`run_stages` runs several in a row on one model, as
-a curriculum does. Trajectories come from a source (:mod:`anabranch.training.data`); making them
-from documents is decoding's business, judging the result is evaluation's.
+:func:`train_sft` runs one configuration; several in a row, as a curriculum has them, are in
+:mod:`anabranch.training.stages`. Trajectories come from a source
+(:mod:`anabranch.training.data`); making them from documents is decoding's business, judging the
+result is evaluation's.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from pickle import PickleError
@@ -58,19 +59,6 @@ class SFTResult:
     skipped: dict[int, str]
     interrupted: bool
     optimizer_state: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One part of a schedule: its own data and configuration.
-
-    ``keep_optimizer`` takes the optimizer's moments over from the stage before.
-    """
-
-    name: str
-    data: Source | Iterable[Item]
-    config: SFTConfig
-    keep_optimizer: bool = False
 
 
 def load_for_training(path: Path | str, *, attention: str = NAME) -> tuple[Any, Any]:
@@ -176,56 +164,6 @@ def train_sft(
     return result
 
 
-def run_stages(
-    model: Any,
-    stages: Sequence[Stage],
-    output: Path | str | None = None,
-    *,
-    tokenizer: Any = None,
-    info: CheckpointInfo | None = None,
-    resume: bool = False,
-    force: bool = False,
-    on_progress: Callable[[str, Progress], None] | None = None,
-    evaluate: Evaluate | None = None,
-) -> list[SFTResult]:
-    """Train one model through several stages, each with its own directory under ``output``.
-
-    With ``resume``, finished stages are loaded instead of run, and the one that was cut short goes
-    on exactly where its last checkpoint was. A signal ends the list early.
-
-    Returns:
-        the results of the stages that were run now; empty when all were finished before.
-    """
-    results: list[SFTResult] = []
-    optimizer_state: dict[str, Any] | None = None
-    for number, stage in enumerate(stages):
-        directory = Path(output) / f"{number}-{stage.name}" if output is not None else None
-        if directory is not None and resume and runs.result_of(directory) is not None:
-            optimizer_state = _load_finished(model, directory)
-            continue
-        report: OnProgress | None = None
-        if on_progress is not None:
-            report = _named(on_progress, stage.name)
-        result = train_sft(
-            model,
-            stage.data,
-            stage.config,
-            output=directory,
-            tokenizer=tokenizer,
-            info=info,
-            resume=resume,
-            force=force,
-            on_progress=report,
-            evaluate=evaluate,
-            optimizer_state=optimizer_state if stage.keep_optimizer else None,
-        )
-        results.append(result)
-        if result.interrupted:
-            break
-        optimizer_state = result.optimizer_state
-    return results
-
-
 def _run(trainer: TreeTrainer, callback: RunCallback, checkpoint: Path | None, steps: int) -> None:
     if checkpoint is not None:
         trainer.batches.place = runs.place_of(checkpoint)
@@ -288,17 +226,6 @@ def _finish(
     del summary["model"], summary["optimizer_state"]
     summary["skipped"] = [{"index": i, "reason": why} for i, why in result.skipped.items()]
     runs.write_json(directory / runs.RESULT, summary)
-
-
-def _load_finished(model: Any, directory: Path) -> dict[str, Any]:
-    """Put a finished stage's weights into the model; returns its optimizer's state."""
-    with quiet_loading():
-        saved = type(model).from_pretrained(directory / runs.MODEL, dtype=model.dtype)
-    model.load_state_dict(saved.state_dict())
-    state: dict[str, Any] = torch.load(
-        directory / "optimizer.pt", map_location="cpu", weights_only=True
-    )
-    return state
 
 
 def _plan(model: Any, config: SFTConfig) -> BatchPlan:
@@ -366,7 +293,3 @@ def _source(data: Source | Iterable[Item]) -> Source:
     if isinstance(data, Iterable):
         return Stream(lambda: data)
     raise UsageError(f"training data must be a sequence or an iterable, not {type(data).__name__}")
-
-
-def _named(report: Callable[[str, Progress], None], name: str) -> OnProgress:
-    return lambda progress: report(name, progress)
