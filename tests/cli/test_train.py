@@ -7,6 +7,7 @@ import json
 import pytest
 
 from anabranch.checkpoint import load_checkpoint_info
+from anabranch.dialects import get_dialect
 from anabranch.jsonl import write_records
 from anabranch.lab.families import draw_distinct
 from anabranch.lab.structure import MARKERS
@@ -92,3 +93,28 @@ def test_settings_that_do_not_exist(fails, model, data):
     assert "stepz" in fails(*options(model, data), "--set", "stepz=3")
     assert "name=value" in fails(*options(model, data), "--set", "steps")
     assert "No such file" in fails(*options(model, data), "--config", "nowhere.toml")
+
+
+def test_tags_can_become_tokens_of_their_own(cli, fails, data, tmp_path):
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    from anabranch.training.tags import phrase_of
+
+    tags = [t for tag in get_dialect("parason").tags() for t in (tag.open, tag.close)]
+    words = sorted({word for tag in tags for word in phrase_of(tag).split()})
+    symbols = ["<eos>", "<unk>", *words, *map(chr, range(32, 127))]
+    folder = save_model(tmp_path / "words", vocab_size=len(symbols), hidden_size=64)
+    ids = {symbol: n for n, symbol in enumerate(dict.fromkeys(symbols))}
+    raw = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.Split(Regex(r"[a-z]{2,}|[\s\S]"), "isolated")
+    raw.decoder = decoders.Fuse()
+    raw.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "<eos>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    quick = (*options(folder, data), "--set", "tokens_per_batch=4000")
+    assert "add the tag" in fails(*quick)
+    cli(*quick, "--add-tags")
+    info = load_checkpoint_info(tmp_path / "run/model")
+    assert info.tag_tokens == "own" and all(len(ids) == 1 for ids in info.tags.values())
+    assert not (folder / "anabranch.json").exists(), "the given checkpoint stays as it is"
+    cli(*quick, "--add-tags", "--resume")

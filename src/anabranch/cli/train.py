@@ -10,7 +10,13 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from anabranch.checkpoint import FILE, CheckpointInfo, load_checkpoint_info, require_checkpoint
+from anabranch.checkpoint import (
+    FILE,
+    CheckpointInfo,
+    load_checkpoint_info,
+    missing_files,
+    require_checkpoint,
+)
 from anabranch.cli.common import console
 from anabranch.cli.traces import choose_dialect
 from anabranch.decoding import render_prompt
@@ -38,6 +44,9 @@ def sft(
         list[str] | None, typer.Option("--set", help="name=value over the file, repeatable.")
     ] = None,
     dialect: Annotated[str | None, typer.Option(help="Default: read from the data.")] = None,
+    add_tags: Annotated[
+        bool, typer.Option(help="Make each tag a token of its own; default: tags as text.")
+    ] = False,
     problem_field: Annotated[str, typer.Option(help="Field with the problem.")] = "problem",
     text_field: Annotated[str, typer.Option(help="Field with the text.")] = "text",
     resume: Annotated[bool, typer.Option(help="Go on where the run was stopped.")] = False,
@@ -53,6 +62,8 @@ def sft(
     settings = load_config(SFTConfig, config, overrides or ())
     require_checkpoint(model)
     chosen = choose_dialect(dialect, data, text_field)
+    if add_tags:
+        model = _with_tags(model, output / "start", chosen)
     info = _info(model, chosen)
     trajectories = _trajectories(data, output, model, chosen, info, problem_field, text_field)
     source = TrajectoryFile(trajectories)
@@ -78,6 +89,22 @@ def sft(
         f"{result.steps} steps, loss {result.loss:.4f}, {result.seconds:.0f} s; "
         f"{len(result.skipped)} samples skipped; the model is in {output / 'model'}"
     )
+
+
+def _with_tags(model: Path, folder: Path, dialect: Dialect) -> Path:
+    """A copy of the checkpoint in which every tag is one token; made once a run."""
+    if not missing_files(folder):
+        return folder
+    from anabranch.engines.local_load import quiet_loading
+    from anabranch.training.sft import load_for_training
+    from anabranch.training.tags import add_tags
+
+    network, tokenizer = load_for_training(model)
+    add_tags(network, tokenizer, tag_texts(dialect))
+    with quiet_loading():
+        network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def _info(model: Path, dialect: Dialect) -> CheckpointInfo:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from anabranch.checkpoint import CheckpointInfo
+from anabranch.checkpoint import CheckpointInfo, save_checkpoint_info
 from anabranch.decoding.prompts import tag_texts
 from anabranch.dialects import get_dialect
 from anabranch.engines.base import Tokenizer
@@ -129,13 +129,13 @@ def save_lab_model(
     """Write weights (bf16), tokenizer and ``anabranch.json``; the folder of the checkpoint."""
     import torch
 
+    from anabranch.engines.local_load import quiet_loading
     from anabranch.training.runs import versions
 
     save_tokenizer(folder)
     tokenizer = load_tokenizer(folder)
-    model.to(torch.bfloat16).save_pretrained(folder)
-    from anabranch.checkpoint import save_checkpoint_info
-
+    with quiet_loading():
+        model.to(torch.bfloat16).save_pretrained(folder)
     info = CheckpointInfo(
         dialect=DIALECT,
         tags=check_tags(tokenizer, tag_texts(get_dialect(DIALECT))),
