@@ -1,29 +1,27 @@
 """Engine for servers with an OpenAI-compatible `/v1/completions`: vLLM, and others by discovery.
 
 Token ids in, streamed, and token ids out where the server gives them. This module writes the
-requests and joins the parts: the socket is :mod:`anabranch.engines.transport`, the events are
+requests; sending them is :mod:`anabranch.engines.http_engine`, the events are
 :mod:`anabranch.engines.reader`, what a server can do is :mod:`anabranch.engines.discovery`. Chat
 endpoints are not used: a fork continues raw text in the middle.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
-from anabranch.engines.base import Call, Capabilities, Chunk, Tokenizer
-from anabranch.engines.discovery import COMPLETIONS, Found, Ids, discover, encode_body
+from anabranch.engines.base import Call, Tokenizer
+from anabranch.engines.discovery import COMPLETIONS, MODELS, Found, Ids, discover, encode_body
+from anabranch.engines.http_engine import HttpEngine, Request
 from anabranch.engines.reader import CompletionReader, Terms
 from anabranch.engines.retry import Retries
-from anabranch.engines.transport import Stream, Timeouts, Transport
-from anabranch.errors import ContextWindowError, UsageError
+from anabranch.engines.transport import Timeouts, Transport
 
 __all__ = ["CompletionsEngine", "Retries", "Timeouts"]
 
 
-class CompletionsEngine:
+class CompletionsEngine(HttpEngine):
     """An engine behind `/v1/completions`.
 
     It belongs to the event loop in which it is first used. It opens itself at the first call;
@@ -59,105 +57,34 @@ class CompletionsEngine:
         retries: Retries | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        self._transport = Transport(url, api_key=api_key, timeouts=timeouts, retries=retries)
-        self.name = self._transport.url
-        self.model = model or ""
-        self.tokenizer = tokenizer
+        transport = Transport(url, api_key=api_key, timeouts=timeouts, retries=retries)
+        super().__init__(transport, model, tokenizer)
         self._ids: Ids = ids
         self._extra = dict(extra or {})
-        self._found: Found | None = None
-        self._opening = asyncio.Lock()
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the server was found to do; assumptions before :meth:`open`."""
-        return self._found.capabilities if self._found else Capabilities()
+    async def check(self) -> None:
+        """Asks the server for its models: the cheapest request that shows that it is there.
 
-    async def open(self) -> CompletionsEngine:
-        """Discovers what the server can do, once; later calls return at once."""
-        await self._open()
-        return self
+        Raises:
+            EngineError: it does not answer, or refuses.
+        """
+        await self._transport.get_json(MODELS)
 
-    async def close(self) -> None:
-        """Closes all connections; running calls end with an error."""
-        await self._transport.close()
-
-    async def __aenter__(self) -> CompletionsEngine:
-        return await self.open()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def generate(self, call: Call) -> AsyncGenerator[Chunk, None]:
-        """Streams one call. The cap sent is never more than the window leaves after the prompt."""
-        found = self._found or await self._open()
-        cap = self._cap(call)
-        reader = CompletionReader(
-            self.tokenizer,
-            Terms(
-                call,
-                cap,
-                self._transport.url + COMPLETIONS,
-                ids=found.capabilities.ids_out,
-                server_stops=found.server_stops,
-            ),
+    async def _discover(self) -> Found:
+        return await discover(
+            self._transport, self.model or None, self.tokenizer, self._ids, self._extra
         )
-        stream = await self._begin(self._body(call, cap, found))
-        try:
-            data = stream.first
-            while True:
-                chunk = reader.feed(data) if data else reader.end()
-                if chunk is not None:
-                    yield chunk
-                if reader.done:
-                    break
-                data = await stream.read()
-            last = reader.last()
-            # Before the last chunk: many a caller leaves right behind it.
-            await stream.finish(whole=not reader.cut)
-            yield last
-        finally:
-            # Also reached when the caller leaves early: closing aborts the request in the server.
-            stream.abort()
 
-    async def _open(self) -> Found:
-        async with self._opening:
-            if self._found is None:
-                try:
-                    self._found = await discover(
-                        self._transport, self.model or None, self.tokenizer, self._ids, self._extra
-                    )
-                except BaseException:
-                    await self._transport.close()
-                    raise
-                self.model = self._found.model
-            return self._found
-
-    def _cap(self, call: Call) -> int:
-        if call.max_tokens < 1:
-            raise UsageError(f"max_tokens is {call.max_tokens}: a call samples at least one token")
-        window = self.capabilities.window
-        if window is None:
-            return call.max_tokens
-        room = window - len(call.ids)
-        if room < 1:
-            raise ContextWindowError(
-                f"{self.name}: the prompt of {len(call.ids)} tokens leaves no room "
-                f"in the window of {window}",
-                window=window,
-                prompt_tokens=len(call.ids),
-            )
-        return min(call.max_tokens, room)
-
-    async def _begin(self, body: bytes) -> Stream:
-        try:
-            return await self._transport.begin(COMPLETIONS, body)
-        except ContextWindowError as error:
-            # The window is smaller than promised: later calls are capped by what was now learnt.
-            if error.window is not None and self._found is not None:
-                known = replace(self._found.capabilities, window=error.window)
-                self._found = replace(self._found, capabilities=known)
-            raise
+    def _request(self, call: Call, cap: int, found: Found) -> Request:
+        terms = Terms(
+            call,
+            cap,
+            self._transport.url + COMPLETIONS,
+            ids=found.capabilities.ids_out,
+            server_stops=found.server_stops,
+        )
+        reader = CompletionReader(self.tokenizer, terms)
+        return Request(COMPLETIONS, self._body(call, cap, found), reader)
 
     def _body(self, call: Call, cap: int, found: Found) -> bytes:
         body: dict[str, Any] = {

@@ -40,6 +40,10 @@ class StatusError(EngineError):
         self.status = status
 
 
+class UnreachableError(EngineError):
+    """A server cannot be reached, or the connection to it broke: the fault of no request."""
+
+
 def error_message(body: str) -> str:
     """The server's own words from an error body, on one line and not too long."""
     try:

@@ -119,6 +119,9 @@ class SimulatedEngine:
         self.running = self.peak = self.sampled = self.cancelled = 0
         self.served: list[Served] = []
 
+    async def check(self) -> None:
+        """It is always there."""
+
     async def close(self) -> None:
         """Nothing is open."""
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from anabranch.engines.failures import error_message, status_error
+from anabranch.engines.failures import UnreachableError, error_message, status_error
 from anabranch.engines.retry import BUSY, Retries, parse_retry_after
 from anabranch.errors import EngineError, UsageError
 
@@ -115,7 +115,7 @@ class Stream:
                 raise EngineError(
                     f"{self.where} was silent for {self._between:g} s in the middle of its output"
                 ) from None
-            raise EngineError(
+            raise UnreachableError(
                 f"{self.where} broke the connection in the middle of its output: {_words(error)}",
                 retryable=True,
             ) from None
@@ -193,14 +193,37 @@ class Transport:
         Raises:
             EngineError: as for :meth:`begin`.
         """
+        text = await self.get_text(path)
+        try:
+            return json.loads(text)
+        except ValueError:
+            where = self.url + path
+            raise EngineError(f"{where} answered with something that is not JSON") from None
+
+    async def get_text(self, path: str) -> str:
+        """The answer of a GET as text.
+
+        Raises:
+            EngineError: as for :meth:`begin`.
+        """
+        return await self._ask("GET", path, None)
+
+    async def post(self, path: str, body: bytes) -> str:
+        """The answer of a short POST as text.
+
+        Raises:
+            EngineError: as for :meth:`begin`.
+        """
+        return await self._ask("POST", path, body)
+
+    async def _ask(self, method: str, path: str, body: bytes | None) -> str:
         where = self.url + path
 
-        async def attempt(limit: float) -> Any:
-            response = await self._send("GET", where, None, min(limit, 30.0))
+        async def attempt(limit: float) -> str:
+            response = await self._send(method, where, body, min(limit, 30.0))
             try:
-                return json.loads(await _body(response, JSON_BODY))
-            except ValueError:
-                raise EngineError(f"{where} answered with something that is not JSON") from None
+                async with asyncio.timeout(min(limit, 30.0)):
+                    return await _body(response, JSON_BODY)
             finally:
                 response.close()
 
@@ -276,17 +299,18 @@ class Transport:
             raise UsageError(f"{where} is not a URL: {error}") from None
         except (aiohttp.ClientError, OSError) as error:
             raise _Failed(
-                EngineError(f"{where} broke the connection before any output: {_words(error)}")
+                UnreachableError(f"{where} broke the connection before any output: {_words(error)}")
             ) from None
 
     def _unreachable(self, reason: str) -> EngineError:
-        return EngineError(f"cannot reach {self.url}: {reason}; is the server running?")
+        return UnreachableError(f"cannot reach {self.url}: {reason}; is the server running?")
 
     def _final(self, error: EngineError, made: int) -> EngineError:
         if made == 1:
             error.retryable = self.retries.attempts == 0
-            return error
-        return EngineError(f"{error} (after {made} attempts)")
+        else:
+            error.args = (f"{error} (after {made} attempts)",)
+        return error
 
 
 async def _check_type(response: aiohttp.ClientResponse, where: str) -> None:
