@@ -22,7 +22,7 @@ from anabranch.records import Problem, Trajectory
 DIALECT = "parason:compact"
 
 #: Prompt template by mode, for ``anabranch.json``.
-PROMPTS = {form: prompt_of("{problem}", form) for form in MARKERS}
+PROMPTS: dict[str, str] = {form: prompt_of("{problem}", form) for form in MARKERS}
 
 
 @dataclass(frozen=True, slots=True)

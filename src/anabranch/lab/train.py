@@ -29,10 +29,6 @@ from anabranch.records import Trajectory
 
 Note = Callable[[str], None]
 
-#: Share of parallel OR samples whose block ends at the first success; in each, any of the losers
-#: may be cancelled, as an engine's timing decides.
-RACES = 0.5
-
 
 def sample(stage: RecipeStage, seed: int, index: int, tokenizer: Tokenizer) -> Trajectory:
     """The trajectory with this number of a stage: a function of its arguments alone."""
@@ -42,10 +38,11 @@ def sample(stage: RecipeStage, seed: int, index: int, tokenizer: Tokenizer) -> T
     form: Form = rng.choices(list(mix.forms), list(mix.forms.values()))[0]
     problem = draw(rng, mix.family, size)
     solution = problem.solve(form)
-    if mix.family == "puzzle" and solution.branches and rng.random() < RACES:
+    if mix.family == "puzzle" and solution.branches and rng.random() < mix.races:
         won = winners(solution)
         losers = [n for n in range(len(solution.branches)) if n not in won]
-        cancelled = frozenset(n + 1 for n in losers if rng.random() < 0.5)
+        sweep = mix.sweeps > 0 and rng.random() < mix.sweeps
+        cancelled = frozenset(n + 1 for n in losers if sweep or rng.random() < 0.5)
         return reference_trajectory(
             problem, form, tokenizer, winner=won[0] + 1, cancelled=cancelled
         )
