@@ -15,8 +15,9 @@ from typing import Any, Self
 from anabranch.engines.base import Call, Capabilities, Chunk, Tokenizer
 from anabranch.engines.discovery import Found
 from anabranch.engines.failures import StatusError, UnreachableError
+from anabranch.engines.http_stream import Stream
 from anabranch.engines.reader import CompletionReader
-from anabranch.engines.transport import Stream, Transport
+from anabranch.engines.transport import Transport
 from anabranch.errors import ContextWindowError, EngineError, UsageError
 
 
@@ -84,7 +85,7 @@ class HttpEngine(ABC):
         stream: Stream | None = None
         running = True
         try:
-            stream = await self._begin(request)
+            stream = await self._transport.begin(request.path, request.body)
             data = stream.first
             while True:
                 chunk = reader.feed(data) if data else reader.end()
@@ -100,6 +101,8 @@ class HttpEngine(ABC):
             yield last
         except EngineError as error:
             running = not isinstance(error, UnreachableError | StatusError | ContextWindowError)
+            if isinstance(error, ContextWindowError):
+                self._learn(error)
             raise
         finally:
             # Also reached when the caller leaves early: closing aborts the request in the server.
@@ -134,13 +137,6 @@ class HttpEngine(ABC):
                 prompt_tokens=len(call.ids),
             )
         return min(call.max_tokens, room)
-
-    async def _begin(self, request: Request) -> Stream:
-        try:
-            return await self._transport.begin(request.path, request.body)
-        except ContextWindowError as error:
-            self._learn(error)
-            raise
 
     def _learn(self, error: ContextWindowError) -> None:
         """The window is smaller than promised: later calls are capped by what was now learnt."""
