@@ -82,9 +82,7 @@ class LoopbackServer:
 
     async def __aenter__(self) -> LoopbackServer:
         app = web.Application(client_max_size=2**26)
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_post("/v1/completions", self._completions)
+        self._routes(app)
         self._runner = web.AppRunner(
             app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
         )
@@ -107,6 +105,22 @@ class LoopbackServer:
         assert self._thread is not None
         self._thread.end()
 
+    def _routes(self, app: web.Application) -> None:
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_post("/v1/completions", self._generate)
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        model = self.models[0] if self.models else ""
+        lines = (
+            "# TYPE vllm:num_requests_running gauge",
+            f'vllm:num_requests_running{{engine="0",model_name="{model}"}} {self.running}.0',
+            "# TYPE vllm:num_requests_waiting gauge",
+            f'vllm:num_requests_waiting{{engine="0",model_name="{model}"}} 0.0',
+        )
+        return web.Response(text="\n".join(lines) + "\n")
+
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response()
 
@@ -122,12 +136,15 @@ class LoopbackServer:
             return None
         return web.json_response({"error": "Unauthorized"}, status=401)
 
-    async def _completions(self, request: web.Request) -> web.StreamResponse:
+    def _prompt(self, body: dict[str, Any]) -> list[int]:
+        ids = body["prompt"]
+        return self.tokenizer.encode(ids) if isinstance(ids, str) else ids
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         if refusal := self._refuse_key(request) or self._refuse(body):
             return refusal
-        ids = body["prompt"]
-        ids = self.tokenizer.encode(ids) if isinstance(ids, str) else ids
+        ids = self._prompt(body)
         served = Served(body, tuple(ids), self.tokenizer.decode(ids), dict(request.headers))
         self.served.append(served)
         self._changed.set()
