@@ -162,6 +162,20 @@ async def decode_many(
     return [results[index] for index in sorted(results)]
 
 
-def solve(setup: Setup, engine: Engine) -> Trajectory:
-    """:func:`run` for callers without an event loop. The engine is left open."""
-    return asyncio.run(run(setup, engine))
+def solve(setup: Setup, engine: Engine, *, close: bool = True) -> Trajectory:
+    """:func:`run` for callers without an event loop.
+
+    Args:
+        close: close the engine at the end, inside the same event loop: connections cannot be used
+            or closed in another one. An engine over HTTP opens itself anew in the next call. False
+            keeps an engine without connections, such as the in-process one, for the next call.
+    """
+
+    async def main() -> Trajectory:
+        try:
+            return await run(setup, engine)
+        finally:
+            if close:
+                await engine.close()
+
+    return asyncio.run(main())
