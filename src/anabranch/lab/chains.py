@@ -82,7 +82,7 @@ def generate(rng: random.Random, chains: int, operators: int) -> str:
 
 
 def _chain(rng: random.Random, letter: str, operators: int) -> str:
-    first, *names = NAMES[letter][-operators - 1 :]
+    first, *names = list(NAMES[letter][-operators - 1 :])
     steps = (f"{name}({rng.choice(OPERATORS)}{rng.randrange(MODULUS)})" for name in names)
     return f"{letter}:{first}{rng.randrange(MODULUS)}{''.join(steps)}"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,10 @@ def sample(stage: RecipeStage, seed: int, index: int, tokenizer: Tokenizer) -> T
             problem, form, tokenizer, winner=won[0] + 1, cancelled=cancelled
         )
     return reference_trajectory(problem, form, tokenizer)
+
+
+def _drawn(stage: RecipeStage, seed: int, tokenizer: Tokenizer, index: int) -> Trajectory:
+    return sample(stage, seed, index, tokenizer)
 
 
 def new_model(seed: int) -> Any:
@@ -99,7 +104,7 @@ def train_lab(
     parts = [
         Stage(
             stage.name,
-            Endless(lambda index, stage=stage: sample(stage, seed, index, tokenizer)),
+            Endless(partial(_drawn, stage, seed, tokenizer)),
             stage.config(seed, scale, threads),
             keep_optimizer=number > 0,
         )
