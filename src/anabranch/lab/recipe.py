@@ -2,8 +2,7 @@
 
 A curriculum is what makes so small a model learn. The first stage has many short problems, so
 that looking a symbol up is learned by its name and not by its distance; the second has longer and
-wider ones; the third is what is measured; the last has more of what is learned last, joins after
-cancelled trials. How the draws become trajectories and how a stage is
+wider ones; the third is what is measured. How the draws become trajectories and how a stage is
 run is in `train`.
 """
 
@@ -25,19 +24,12 @@ ALL: Mapping[Form, float] = {"sequential": 0.45, "parallel": 0.45, "mixed": 0.1}
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """One part of a stage's data: its share of the samples, the sizes and the forms drawn.
-
-    Of the OR samples that fork, `races` end at the first success: each loser is then cancelled
-    with one chance in two, as an engine's timing may decide, or all of them are, in the share
-    `sweeps` of the races.
-    """
+    """One part of a stage's data: its share of the samples, the sizes and the forms drawn."""
 
     weight: float
     family: str
     sizes: tuple[tuple[int, ...], ...]
     forms: Mapping[Form, float] = field(default_factory=lambda: ALL)
-    races: float = 0.5
-    sweeps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +118,6 @@ STAGES: tuple[RecipeStage, ...] = (
         steps=2500,
         rate=2e-3,
         final_rate=1e-4,
-    ),
-    RecipeStage(
-        name="polish",
-        mix=(
-            Mix(0.6, "chains", tuple((k, 5) for k in (2, 3, 4, 5, 6))),
-            Mix(1.0, "puzzle", ((3,),), ALL, races=0.7, sweeps=0.5),
-        ),
-        batch_tokens=3000,
-        steps=1200,
-        rate=1.5e-3,
-        final_rate=3e-5,
     ),
 )
 

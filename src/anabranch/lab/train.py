@@ -30,6 +30,10 @@ from anabranch.records import Trajectory
 
 Note = Callable[[str], None]
 
+#: Share of the forking OR samples that end at the first success. Each loser is then cancelled
+#: with one chance in two: which of them had finished depends on an engine's timing.
+RACES = 0.5
+
 
 def sample(stage: RecipeStage, seed: int, index: int, tokenizer: Tokenizer) -> Trajectory:
     """The trajectory with this number of a stage: a function of its arguments alone."""
@@ -39,11 +43,10 @@ def sample(stage: RecipeStage, seed: int, index: int, tokenizer: Tokenizer) -> T
     form: Form = rng.choices(list(mix.forms), list(mix.forms.values()))[0]
     problem = draw(rng, mix.family, size)
     solution = problem.solve(form)
-    if mix.family == "puzzle" and solution.branches and rng.random() < mix.races:
+    if mix.family == "puzzle" and solution.branches and rng.random() < RACES:
         won = winners(solution)
         losers = [n for n in range(len(solution.branches)) if n not in won]
-        sweep = mix.sweeps > 0 and rng.random() < mix.sweeps
-        cancelled = frozenset(n + 1 for n in losers if sweep or rng.random() < 0.5)
+        cancelled = frozenset(n + 1 for n in losers if rng.random() < 0.5)
         return reference_trajectory(
             problem, form, tokenizer, winner=won[0] + 1, cancelled=cancelled
         )
