@@ -28,7 +28,7 @@ Ids = Literal["require", "retokenize"]
 _PROBE_TEXT = "1 + 2 = 3\n" * 40
 #: Longer than the 128-token cache blocks of vLLM on CPU, so that a repetition can hit one.
 _PROBE_TOKENS = 192
-_PROBE_OUTPUT = 4
+PROBE_OUTPUT = 4
 
 
 #: Fields of every request. Sampling fields that a server may take from the model's own
@@ -63,8 +63,8 @@ class Found:
 
 
 @dataclass(slots=True)
-class _Probe:
-    """One answer, collected."""
+class Probe:
+    """The answer to one request of the discovery, collected."""
 
     text: str = ""
     ids: list[int] = field(default_factory=list)
@@ -126,11 +126,11 @@ async def discover(
         UsageError: no model was named where several are served.
     """
     model, window = await find_model(transport, wanted)
-    prompt = _prompt(tokenizer, window)
+    prompt = probe_prompt(tokenizer, window)
     body = {
         "model": model,
         "prompt": prompt,
-        "max_tokens": _PROBE_OUTPUT,
+        "max_tokens": PROBE_OUTPUT,
         "temperature": 0.0,
         "logprobs": 0,
         "ignore_eos": True,
@@ -142,9 +142,9 @@ async def discover(
         raise EngineError(NO_IDS.format(where=where))
     notes = _check_prompt(first, len(prompt), where, ids)
     if ids_out:
-        _check_tokenizer(first, tokenizer, where)
+        check_tokenizer(first, tokenizer, where)
     score = 0 if first.scores else 1
-    stop = _stop_for(first)
+    stop = stop_for(first)
     again = {**body, "logprobs": score, **({"stop": [stop]} if stop else {})}
     second = await _ask(transport, encode_body(again, extra))
     include, told = False, ids_out
@@ -175,17 +175,18 @@ def encode_body(body: Mapping[str, Any], extra: Mapping[str, Any]) -> bytes:
     return json.dumps({key: value for key, value in whole.items() if value is not None}).encode()
 
 
-def _prompt(tokenizer: Tokenizer, window: int | None) -> list[int]:
-    room = _PROBE_TOKENS if window is None else min(_PROBE_TOKENS, window - _PROBE_OUTPUT)
+def probe_prompt(tokenizer: Tokenizer, window: int | None) -> list[int]:
+    """A prompt that any model goes on from, not longer than the window allows."""
+    room = _PROBE_TOKENS if window is None else min(_PROBE_TOKENS, window - PROBE_OUTPUT)
     ids = tokenizer.encode(_PROBE_TEXT)
     if tokenizer.bos_id is not None:
         ids.insert(0, tokenizer.bos_id)
     return ids[: max(1, room)]
 
 
-async def _ask(transport: Transport, body: bytes) -> _Probe:
+async def _ask(transport: Transport, body: bytes) -> Probe:
     stream = await transport.begin(COMPLETIONS, body)
-    reader, probe = SseReader(), _Probe()
+    reader, probe = SseReader(), Probe()
     data = stream.first
     try:
         while data:
@@ -199,7 +200,7 @@ async def _ask(transport: Transport, body: bytes) -> _Probe:
     return probe
 
 
-def _collect(probe: _Probe, event: str, where: str) -> None:
+def _collect(probe: Probe, event: str, where: str) -> None:
     if event == "[DONE]":
         return
     for value in json_objects(event):
@@ -213,7 +214,7 @@ def _collect(probe: _Probe, event: str, where: str) -> None:
             probe.stop_reason = choice.get("stop_reason") or probe.stop_reason
 
 
-def _check_prompt(probe: _Probe, sent: int, where: str, ids: Ids) -> list[str]:
+def _check_prompt(probe: Probe, sent: int, where: str, ids: Ids) -> list[str]:
     counted = probe.usage.get("prompt_tokens")
     if counted in (None, 0, sent):
         return []
@@ -223,7 +224,7 @@ def _check_prompt(probe: _Probe, sent: int, where: str, ids: Ids) -> list[str]:
     return [problem]
 
 
-def _check_tokenizer(probe: _Probe, tokenizer: Tokenizer, where: str) -> None:
+def check_tokenizer(probe: Probe, tokenizer: Tokenizer, where: str) -> None:
     """The server's own text must be the local text of its ids, as far as it is settled."""
     ours, theirs = tokenizer.decode(probe.ids).strip(), probe.text.strip().rstrip("\ufffd")
     if not ours.startswith(theirs):
@@ -233,13 +234,13 @@ def _check_tokenizer(probe: _Probe, tokenizer: Tokenizer, where: str) -> None:
         )
 
 
-def _stop_for(probe: _Probe) -> str | None:
+def stop_for(probe: Probe) -> str | None:
     """A stop string that the repeated answer must meet: its first visible character."""
     visible = probe.text.replace("\ufffd", "").split()
     return visible[0][0] if visible else None
 
 
-def _stops(plain: _Probe, stopped: _Probe, stop: str, tokenizer: Tokenizer) -> tuple[bool, bool]:
+def _stops(plain: Probe, stopped: Probe, stop: str, tokenizer: Tokenizer) -> tuple[bool, bool]:
     """Whether the text holds the stop string, and whether the answer shows that it matched."""
     _, found, behind = stopped.text.partition(stop)
     if found and behind:
