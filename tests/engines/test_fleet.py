@@ -223,10 +223,16 @@ def test_a_cancelled_call_leaves_the_queue_and_its_slot():
 
 
 @settings(max_examples=15, deadline=None)
-@given(moves=st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=25))
-def test_no_slot_is_lost_whatever_is_cancelled(moves):
-    engines = replicas(2)
-    fleet = FleetEngine(engines, limit=1, routing="spread")
+@given(
+    moves=st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=25),
+    hedging=st.none() | st.sampled_from([0.0, 0.3]).map(Hedging),
+)
+def test_no_slot_is_lost_whatever_is_cancelled(moves, hedging):
+    def script(wanted):
+        return ScriptedReply("y" * 9, stall=wanted.ids[-1] % 3 / 4)
+
+    engines = replicas(2, script=script)
+    fleet = FleetEngine(engines, limit=1, routing="spread", hedging=hedging)
 
     async def main():
         tasks = []
@@ -245,6 +251,24 @@ def test_no_slot_is_lost_whatever_is_cancelled(moves):
     for one in seen.replicas:
         assert one.running == 0 and one.peak <= 1
         assert one.calls == one.finished + one.left
+    assert [engine.running for engine in engines] == [0, 0]
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_cancelling_at_any_step_of_a_race_frees_both_slots(steps):
+    engines = replicas(2, decode_rate=None)
+    fleet = FleetEngine(engines, limit=1, hedging=Hedging(after=0))
+
+    async def main():
+        task = asyncio.create_task(text(fleet, call()))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert alone()
+
+    run_virtual(main())
+    assert [one.running for one in fleet.statistics().replicas] == [0, 0]
     assert [engine.running for engine in engines] == [0, 0]
 
 

@@ -113,10 +113,16 @@ class Race:
                 second = Attempt(self._pool, replica, self._call)
                 racers[loop.create_task(second.next())] = second
             winner, chunk = await self._first(racers)
-            self.won = winner is not first
-            return winner, chunk
-        finally:
+        except BaseException:
             await _drop(racers)
+            raise
+        self.won = winner is not first
+        try:
+            await _drop(racers)
+        except BaseException:
+            await winner.close()
+            raise
+        return winner, chunk
 
     async def _alone(self, attempt: Attempt) -> Chunk:
         try:
@@ -143,9 +149,18 @@ class Race:
 
 
 async def _drop(racers: dict[asyncio.Task[Chunk], Attempt]) -> None:
+    """Cancels and closes all racers, also when the caller is cancelled meanwhile."""
     for task in racers:
         task.cancel()
-    await asyncio.gather(*racers, return_exceptions=True)
+    cancelled = False
+    while any(not task.done() for task in racers):
+        try:
+            await asyncio.wait(racers)
+        except asyncio.CancelledError:
+            cancelled = True
+    await asyncio.gather(*racers, return_exceptions=True)  # takes note of their errors
     for attempt in racers.values():
         await attempt.close()
         attempt.replica.lost_tokens += attempt.received
+    if cancelled:
+        raise asyncio.CancelledError
