@@ -8,7 +8,16 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from anabranch.dialects import Block, Branch, Dialect, Document, PlanItem, TextPart, parse
+from anabranch.dialects import (
+    Block,
+    Branch,
+    Dialect,
+    Document,
+    PlanItem,
+    TextPart,
+    normalised,
+    parse,
+)
 
 # The same examples in every run, and no time limit for one of them on a busy machine.
 settings.register_profile("seeded", deadline=None, derandomize=True, max_examples=50)
@@ -36,7 +45,7 @@ PIECES = [
 def _is_free(text: str, dialect: Dialect) -> bool:
     """Whether a text can stand anywhere without being read as a tag or a piece of one."""
     read = parse(text, dialect)
-    return "think>" not in text and not read.diagnostics and not read.blocks
+    return "think>" not in text.lower() and not read.diagnostics and not read.blocks
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +63,7 @@ def free_texts() -> Callable[[Dialect], st.SearchStrategy[str]]:
 def documents(
     free_texts: Callable[[Dialect], st.SearchStrategy[str]],
 ) -> Callable[[Dialect], st.SearchStrategy[Document]]:
-    """Well-formed documents in normal form with at most 8 branches a block."""
+    """Well-formed documents in normal form, at most 8 branches a block and 2 blocks deep."""
 
     def make(dialect: Dialect) -> st.SearchStrategy[Document]:
         free = free_texts(dialect)
@@ -62,11 +71,20 @@ def documents(
         kinds = list(dialect.plan.items) if dialect.plan else [dialect.branch_kind]
 
         @st.composite
-        def block(draw: st.DrawFn) -> Block:
-            count = draw(st.integers(dialect.min_branches, 8))
+        def inside(draw: st.DrawFn, number: int, kind: str) -> Branch:
+            parts = [TextPart(draw(free)), draw(block(nested=True)), TextPart(draw(free))]
+            return Branch(number, kind, "", parts)
+
+        @st.composite
+        def block(draw: st.DrawFn, nested: bool = False) -> Block:
+            most = min(3 if nested else 8, dialect.max_branches)
+            count = draw(st.integers(dialect.min_branches, most))
             chosen = draw(st.lists(st.sampled_from(kinds), min_size=count, max_size=count))
             plan = [PlanItem(n, k, draw(inner)) for n, k in enumerate(chosen, 1)]
             branches = [Branch(n, k, draw(inner)) for n, k in enumerate(chosen, 1)]
+            if dialect.nesting and not nested and draw(st.booleans()):
+                at = draw(st.integers(1, count))
+                branches[at - 1] = draw(inside(at, chosen[at - 1]))
             merge = draw(inner) if dialect.merge else None
             return Block(plan if dialect.plan else [], branches, merge)
 
@@ -83,7 +101,7 @@ def documents(
             for at, text in enumerate(texts):
                 parts += [TextPart(text)] if text else []
                 parts += [blocks[at]] if at < len(blocks) else []
-            return Document(parts)
+            return normalised(Document(parts), dialect)
 
         return document()
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 
 from anabranch.dialects import (
+    MULTIVERSE,
+    NPR,
     PARALLEL_R1,
     PARASON,
     THREADWEAVER,
@@ -54,6 +56,30 @@ CONTROL = {
         "</Summary>",
         "\n\nFinal Answer:",
     ),
+    "multiverse": (
+        "</Goal>",
+        "\n",
+        "<Path>\n3:",
+        "\n",
+        "</Path>",
+        "\n</Path>",
+        " [cancelled]\n</Path>",
+        "\n<Conclusion>\n",
+        "</Conclusion>",
+        "\n</Think>\n",
+    ),
+    "npr": (
+        "</guideline>",
+        "\n",
+        "<step>\n3:",
+        "\n",
+        "</step>",
+        "\n</step>",
+        " [cancelled]\n</step>",
+        "\n<takeaway>\n",
+        "</takeaway>",
+        "\n\n\\boxed{",
+    ),
 }
 
 
@@ -87,14 +113,30 @@ def test_compact_keeps_everything_but_white_space() -> None:
 
 def test_prompts_hold_the_problem_and_survive_braces() -> None:
     problem = "What is {problem} in \\boxed{x}?"
-    for dialect in (THREADWEAVER, PARASON, PARALLEL_R1):
+    for dialect in (THREADWEAVER, PARASON, PARALLEL_R1, MULTIVERSE, NPR):
         assert problem in dialect.render_prompt(problem)
 
 
 def test_dialects_are_hashable_and_picklable() -> None:
-    for dialect in (THREADWEAVER, PARASON, PARALLEL_R1):
+    for dialect in (THREADWEAVER, PARASON, PARALLEL_R1, MULTIVERSE, NPR):
         assert pickle.loads(pickle.dumps(dialect)) == dialect
         assert hash(dialect) == hash(replace(dialect))
+
+
+def test_headers_inside_branches() -> None:
+    assert MULTIVERSE.branch_header(1, (2, 3)) == "<Path>\n2.3.1:"
+    assert NPR.branch_header(1, (2, 3)) == "<step>\n1:"
+    assert MULTIVERSE.block_begin == "<Parallel>" and NPR.block_begin == "<guideline>"
+    assert (MULTIVERSE.after_merge, NPR.after_merge) == ("\n</Parallel>", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "inside"),
+    [("", False), ("<Think>", True), ("<think>a</Think>", False), ("a</think><Think>", True)],
+)
+def test_a_text_ends_inside_a_tag(text: str, inside: bool) -> None:
+    assert MULTIVERSE.think is not None
+    assert MULTIVERSE.think.is_open_in(text) == inside
 
 
 def test_merge_inside_the_block_closes_the_block_afterwards() -> None:

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.dialects import (
+    MULTIVERSE,
+    NPR,
     PARALLEL_R1,
     PARASON,
     THREADWEAVER,
@@ -20,9 +22,8 @@ from anabranch.dialects import (
     Branch,
     Dialect,
     Document,
-    Plan,
     PlanItem,
-    Tag,
+    TextPart,
     get_dialect,
     grammar,
     join_texts,
@@ -35,8 +36,9 @@ from anabranch.errors import DialectError
 xgrammar = pytest.importorskip("xgrammar")
 llguidance = pytest.importorskip("llguidance")
 
-NAMES = ["threadweaver", "parason", "parallel-r1", "parason:compact"]
+NAMES = ["threadweaver", "parason", "parallel-r1", "parason:compact", "multiverse", "npr"]
 BOUND = 9
+DEPTH = 2
 EOS = 256
 
 
@@ -71,9 +73,10 @@ class Judges:
 
 
 @cache
-def judges(dialect: Dialect, scope: Any = "document") -> Judges:
-    ebnf = grammar(dialect, "xgrammar", max_branches=BOUND, scope=scope)
-    lark = grammar(dialect, "llguidance", max_branches=BOUND, scope=scope)
+def judges(dialect: Dialect, scope: Any = "document", branch: tuple[int, ...] = ()) -> Judges:
+    bounds = {"max_branches": BOUND, "max_depth": DEPTH}
+    ebnf = grammar(dialect, "xgrammar", scope=scope, branch=branch, **bounds)
+    lark = grammar(dialect, "llguidance", scope=scope, branch=branch, **bounds)
     info = xgrammar.TokenizerInfo(
         list(ByteTokenizer.tokens), vocab_type=xgrammar.VocabType.RAW, stop_token_ids=[EOS]
     )
@@ -89,7 +92,12 @@ def judges(dialect: Dialect, scope: Any = "document") -> Judges:
 def by_parser(text: str, dialect: Dialect) -> bool:
     document = parse(text, dialect)
     variants = [finding for finding in document.diagnostics if finding.code in VARIANTS]
-    return document.well_formed and not variants
+    return document.well_formed and not variants and depth(document.parts) <= DEPTH
+
+
+def depth(parts: list[TextPart | Block]) -> int:
+    blocks = [part for part in parts if isinstance(part, Block)]
+    return max([1 + depth(b.parts) for block in blocks for b in block.branches], default=0)
 
 
 def assert_agree(text: str, dialect: Dialect) -> bool:
@@ -228,20 +236,65 @@ def test_a_dialect_without_merge_has_no_merge_scope() -> None:
         grammar(PARASON, scope="merge")
 
 
-def test_a_dialect_with_nesting_and_an_inner_merge() -> None:
-    dialect = Dialect(
-        "multiverse",
-        "Multiverse",
-        think=Tag("Think"),
-        plan=Plan(Tag("Goal"), {"outline": Tag("Outline")}),
-        branch=Tag("Path"),
-        merge=Tag("Conclusion"),
-        merge_inside=True,
-        nesting=True,
-    )
-    plan = [PlanItem(1, "outline", "p"), PlanItem(2, "outline", "q")]
-    inner = Block(plan, [Branch(1, "outline", "v"), Branch(2, "outline", "w")], "c")
-    outer = Block(plan, [Branch(1, "outline", "x"), Branch(2, "outline", parts=[inner])], "d")
-    text = write(Document([outer]), dialect)
-    assert assert_agree(text, dialect)
-    assert not assert_agree(text.replace("<Conclusion>", "", 1), dialect)
+def nested(dialect: Dialect, levels: int) -> str:
+    """A block in the second branch of a block, and so on."""
+    kind = dialect.branch_kind
+    plan = [PlanItem(1, kind, "p"), PlanItem(2, kind, "q")]
+    block = Block(plan, [Branch(1, kind, "v"), Branch(2, kind, "w")], "c")
+    for _ in range(levels - 1):
+        block = Block(plan, [Branch(1, kind, "x"), Branch(2, kind, parts=[block])], "d")
+    return write(Document([block]), dialect)
+
+
+@pytest.mark.parametrize("dialect", [MULTIVERSE, NPR], ids=lambda d: d.name)
+def test_blocks_in_branches_down_to_a_depth(dialect: Dialect) -> None:
+    assert assert_agree(nested(dialect, 2), dialect)
+    assert not assert_agree(nested(dialect, 3), dialect)
+    merge = dialect.merge
+    assert merge is not None
+    assert not assert_agree(nested(dialect, 2).replace(merge.open, "", 1), dialect)
+    deep = judges(dialect, "branch", (2, 2))
+    assert deep(f"x{dialect.branch.close}") == (True, True)
+    assert deep(nested(dialect, 1)) == (False, False)
+
+
+def test_numbers_in_branches_are_those_of_the_branches() -> None:
+    text = nested(MULTIVERSE, 2)
+    assert "<Path>\n2.1: v" in text
+    for wrong in ("1.1:", "1:", "2.2.1:", "0.1:"):
+        assert not assert_agree(text.replace("2.1:", wrong), MULTIVERSE)
+    assert not assert_agree(nested(NPR, 2).replace("\n1: v", "\n2.1: v"), NPR)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "branch", "text", "accepted"),
+    [
+        (
+            MULTIVERSE,
+            (2,),
+            "x<Parallel><Goal><Outline>2.1:a</Outline><Outline>2.2:b</Outline></Goal>",
+            1,
+        ),
+        (
+            MULTIVERSE,
+            (2,),
+            "x<Parallel><Goal><Outline>1:a</Outline><Outline>2:b</Outline></Goal>",
+            0,
+        ),
+        (MULTIVERSE, (2,), "x</Path>", 1),
+        (
+            MULTIVERSE,
+            (),
+            "x<Parallel><Goal><Outline>2.1:a</Outline><Outline>2.2:b</Outline></Goal>",
+            0,
+        ),
+        (MULTIVERSE, (), "x</Path>", 1),
+        (NPR, (), "x<guideline><plan>1:a</plan></guideline>", 1),
+        (NPR, (3,), "x<guideline><plan>1:a</plan></guideline>", 1),
+        (NPR, (3,), "x<guideline><plan>1:a</plan></guideline><step>", 0),
+    ],
+)
+def test_a_branch_may_go_up_to_its_next_fork(
+    dialect: Dialect, branch: tuple[int, ...], text: str, accepted: int
+) -> None:
+    assert judges(dialect, "branch", branch)(text) == (bool(accepted), bool(accepted))

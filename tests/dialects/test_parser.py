@@ -22,9 +22,7 @@ from anabranch.dialects import (
     Branch,
     Dialect,
     Document,
-    Plan,
     PlanItem,
-    Tag,
     TextPart,
     parse,
     read_plan,
@@ -257,40 +255,6 @@ def test_nesting_beyond_any_sense_is_text() -> None:
     text = "<Parallel><Path>" * 10_000
     assert not parse(text, PARALLEL_R1).well_formed
     assert not parse(text, replace(PARALLEL_R1, name="deep", nesting=True)).well_formed
-
-
-def test_merge_inside_and_no_block_tag() -> None:
-    """The shapes of dialects that are not shipped: Multiverse and NPR."""
-    multiverse = Dialect(
-        "multiverse",
-        "Multiverse",
-        plan=Plan(Tag("Goal"), {"outline": Tag("Outline")}),
-        branch=Tag("Path"),
-        merge=Tag("Conclusion"),
-        merge_inside=True,
-        nesting=True,
-    )
-    text = (
-        "a<Parallel><Goal><Outline>\n1: p</Outline><Outline>\n2: q</Outline></Goal><Path>\n1: x"
-        "</Path><Path>2: y</Path><Conclusion>c</Conclusion></Parallel>b"
-    )
-    (block,) = parse(text, multiverse, strict=True).blocks
-    assert block.merge == "c" and len(block.branches) == 2
-    npr = Dialect(
-        "npr",
-        "NPR",
-        block=None,
-        plan=Plan(Tag("guideline"), {"plan": Tag("plan")}),
-        branch=Tag("step"),
-        merge=Tag("takeaway"),
-        merge_inside=True,
-    )
-    text = (
-        "<guideline><plan>1: p</plan><plan>2: q</plan></guideline><step>\n1: x</step>"
-        "<step>\n2: y</step><takeaway>t</takeaway>end"
-    )
-    document = parse(text, npr, strict=True)
-    assert document.blocks[0].merge == "t" and document.parts[-1] == TextPart("end")
 
 
 def test_parallel_r1_traces(shared_data: Path) -> None:

@@ -7,6 +7,8 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from anabranch.dialects import (
+    MULTIVERSE,
+    NPR,
     PARALLEL_R1,
     PARASON,
     THREADWEAVER,
@@ -30,7 +32,10 @@ def test_built_in_dialects_are_found() -> None:
     assert get_dialect("threadweaver") is THREADWEAVER
     assert get_dialect("parason") is PARASON
     assert get_dialect("parallel-r1") is PARALLEL_R1
-    assert {"threadweaver", "parason", "parallel-r1"} <= set(dialect_names())
+    assert get_dialect("multiverse") is MULTIVERSE
+    assert get_dialect("npr") is NPR
+    names = {"threadweaver", "parason", "parallel-r1", "multiverse", "npr"}
+    assert names <= set(dialect_names())
 
 
 def test_every_dialect_has_a_compact_variant() -> None:
@@ -40,10 +45,10 @@ def test_every_dialect_has_a_compact_variant() -> None:
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(DialectError, match=r"unknown dialect 'npr'.*parallel-r1, .*threadweaver"):
-        get_dialect("npr")
-    with pytest.raises(DialectError, match="unknown dialect 'npr'"):
-        get_dialect("npr:compact")
+    with pytest.raises(DialectError, match=r"unknown dialect 'apr'.*parallel-r1, .*threadweaver"):
+        get_dialect("apr")
+    with pytest.raises(DialectError, match="unknown dialect 'apr'"):
+        get_dialect("apr:compact")
 
 
 def test_registering_is_idempotent_and_refuses_a_second_meaning(clean: None) -> None:

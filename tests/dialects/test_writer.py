@@ -29,9 +29,13 @@ NAMES = [
     "parason",
     "parallel-r1",
     "parallel-r1:trained",
+    "multiverse",
+    "npr",
     "threadweaver:compact",
     "parason:compact",
     "parallel-r1:compact",
+    "multiverse:compact",
+    "npr:compact",
 ]
 
 TW = Document(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.dialects.builtin import PARALLEL_R1, PARASON, THREADWEAVER
+from anabranch.dialects.builtin import MULTIVERSE, NPR, PARALLEL_R1, PARASON, THREADWEAVER
 from anabranch.dialects.convert import convert
 from anabranch.dialects.description import Dialect, Plan, Spacing, Tag
 from anabranch.dialects.diagnostics import ERRORS, NOTES, VARIANTS, Diagnostic
@@ -16,7 +16,9 @@ from anabranch.dialects.writer import normalised, write
 
 __all__ = [
     "ERRORS",
+    "MULTIVERSE",
     "NOTES",
+    "NPR",
     "PARALLEL_R1",
     "PARASON",
     "THREADWEAVER",

@@ -1,4 +1,8 @@
-"""The dialects that come with the library: ThreadWeaver, Parason, Parallel-R1. Data only."""
+"""The dialects that come with the library. Data only.
+
+ThreadWeaver, Parason and Parallel-R1 with its trained spacing; Multiverse and NPR, whose branches
+may hold blocks. What published examples show of each is in ``docs/dialects.md``.
+"""
 
 from __future__ import annotations
 
@@ -68,4 +72,49 @@ PARALLEL_R1_TRAINED = replace(
     ),
 )
 
-BUILTIN = (THREADWEAVER, PARASON, PARALLEL_R1, PARALLEL_R1_TRAINED)
+_GUIDED = (
+    "Solve the problem below. Reason in blocks. A block begins with <guideline>, one <plan>n: "
+    "...</plan> for each of one to five strategies or subtasks that do not depend on each other, "
+    "and </guideline>. Then every plan is carried out in a step of its own: <step>, n: and the "
+    "reasoning, </step>. No step may refer to another. The block ends with <takeaway>, what "
+    "follows from its steps, and </takeaway>. Open further blocks as long as they are needed, then "
+    "give the solution with the final answer within \\boxed{}.\n\nProblem: {problem}"
+)
+
+#: Outlines that all count, a conclusion inside the block, blocks inside branches.
+MULTIVERSE = Dialect(
+    name="multiverse",
+    title="Multiverse",
+    think=Tag("Think", ("think",)),
+    block=Tag("Parallel"),
+    plan=Plan(Tag("Goal"), {"outline": Tag("Outline")}),
+    branch=Tag("Path"),
+    merge=Tag("Conclusion"),
+    merge_inside=True,
+    nesting=True,
+    dotted=True,
+    branch_kind="outline",
+    spacing=Spacing(item_open="\n", item_close="\n", branch_gap="\n"),
+    answer_prefix="\\boxed{",
+    prompt="{problem}\n\nThink step by step and in parallel before answering.",
+)
+
+#: No tag around the block: a guideline opens it and the takeaway ends it. One step may be enough.
+NPR = Dialect(
+    name="npr",
+    title="NPR",
+    block=None,
+    plan=Plan(Tag("guideline"), {"plan": Tag("plan")}),
+    branch=Tag("step"),
+    merge=Tag("takeaway"),
+    merge_inside=True,
+    nesting=True,
+    min_branches=1,
+    max_branches=5,
+    branch_kind="plan",
+    spacing=Spacing(branch_gap="\n"),
+    answer_prefix="\\boxed{",
+    prompt=_GUIDED,
+)
+
+BUILTIN = (THREADWEAVER, PARASON, PARALLEL_R1, PARALLEL_R1_TRAINED, MULTIVERSE, NPR)

@@ -6,12 +6,13 @@ deviations; which tag opens and closes what is the other half, :mod:`anabranch.d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from anabranch.dialects.description import Dialect
 from anabranch.dialects.diagnostics import Diagnostic
 from anabranch.dialects.document import Block, Branch, PlanItem, TextPart
-from anabranch.dialects.numbers import Counted, counted, counted_lines, stripped
+from anabranch.dialects.numbers import Counted, counted, counted_lines, leading_number, stripped
 from anabranch.dialects.rules import block_findings, merge_findings, plan_findings
 from anabranch.dialects.tags import Role, tag_table
 
@@ -49,8 +50,8 @@ class Open:
 class Contents:
     """The open parts of one text, innermost last, and the document made so far."""
 
-    def __init__(self, text: str, dialect: Dialect) -> None:
-        self.text, self.dialect = text, dialect
+    def __init__(self, text: str, dialect: Dialect, owner: Sequence[int] = ()) -> None:
+        self.text, self.dialect, self.owner = text, dialect, tuple(owner)
         self.table = tag_table(dialect)
         self.found: list[Diagnostic] = []
         self.mark = 0  # the end of the last tag
@@ -87,7 +88,7 @@ class Contents:
 
     def end_item(self, part: Open, end: int, after: int) -> None:
         read = counted(self.text, part.body, end, part.number)
-        self.check_dotted(read, part.start, after)
+        self.check_label(read, part.start, after)
         kind = self.dialect.kind_of[part.name]
         self.stack[-1].items.append(PlanItem(read.number, kind, read.text, (part.start, after)))
 
@@ -98,7 +99,7 @@ class Contents:
         if not items:
             for read in counted_lines(self.text, part.body, end):
                 span = (read.start, read.end)
-                self.check_dotted(read, *span)
+                self.check_label(read, *span)
                 items.append(PlanItem(read.number, plan.default_kind, read.text, span))
             if items:
                 self.add("bare_outline", "entries without tags", part.body, end)
@@ -115,10 +116,10 @@ class Contents:
         assert block is not None and line is not None
         if self.dialect.numbered:
             read = counted(self.text, part.body, end, part.number)
-            self.check_dotted(read, part.start, part.body)
+            self.check_label(read, part.start, part.body)
         else:
             inside, low, high = stripped(self.text, part.body, end)
-            read = Counted(len(block.branches) + 1, low, high, inside, False)
+            read = Counted(len(block.branches) + 1, low, high, inside, "")
         branch = Branch(read.number, self.dialect.branch_kind, read.text)
         branch.span, branch.body = (part.start, after), (read.start, read.end)
         branch.closed = after > end
@@ -165,9 +166,22 @@ class Contents:
             line.parts.append(TextPart(self.text[line.text : end], (line.text, end)))
             line.text = end
 
-    def check_dotted(self, read: Counted, start: int, end: int) -> None:
-        if read.dotted and not self.dialect.nesting:
-            self.add("number_gap", "a dotted number without nested blocks", start, end)
+    def check_label(self, read: Counted, start: int, end: int) -> None:
+        """Whether the number of a part that has just ended is written as it should be."""
+        if not self.dialect.nesting:
+            if "." in read.label:
+                self.add("number_gap", "a dotted number without nested blocks", start, end)
+            return
+        if not read.label:
+            return
+        around = [
+            leading_number(self.text, part.body, part.number)
+            for part in self.stack
+            if part.role == "branch"
+        ]
+        wanted = self.dialect.label(read.number, (*self.owner, *around))
+        if read.label != wanted:
+            self.add("loose_number", f"`{read.label}:` where {wanted}: is written", start, end)
 
 
 def _trimmed(parts: list[TextPart | Block], start: int, end: int) -> list[TextPart | Block]:

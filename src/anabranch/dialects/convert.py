@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from anabranch.dialects.description import WHITE, Dialect
+from anabranch.dialects.description import WHITE, Dialect, Tag
 from anabranch.dialects.document import Block, Branch, Document, PlanItem, TextPart
 from anabranch.dialects.format_rules import check_format
 from anabranch.dialects.tags import tag_table
@@ -138,17 +138,13 @@ class _Conversion:
         return self.text(summary), text[len(summary) :]
 
     def _paragraph_ends(self) -> list[str]:
-        stops = ["\n\n"]
-        if self.source.think is not None:
-            stops.append(self.source.think.close)
-        return stops
+        return ["\n\n", *(end for _, end in _pairs(self.source.think))]
 
     # Reasoning tags and texts.
 
     def text(self, text: str) -> str:
         """A text of the source; refused where it would read as a tag of the target."""
-        think = self.source.think
-        own = () if think is None else (think.open, think.close)
+        own = [tag for pair in _pairs(self.source.think) for tag in pair]
         for match in tag_table(self.target).marks.finditer(text):
             if match.group() not in own:
                 raise DialectError(f"a text holds {match.group()}, a tag of {self.target.name}")
@@ -164,19 +160,17 @@ class _Conversion:
             return self.wrap(parts)
         if new is None:
             self.lost[f"the reasoning tags {old.open} are dropped"] += 1
-            white = self.source.spacing.think
-            return _replaced(
-                parts,
-                lambda text: (
-                    text.replace(old.open + white, "")
-                    .replace(old.open, "")
-                    .replace(white + old.close, "")
-                    .replace(old.close, "")
-                ),
-            )
-        return _replaced(
-            parts, lambda text: text.replace(old.open, new.open).replace(old.close, new.close)
-        )
+        return _replaced(parts, lambda text: self.without_own(text, new))
+
+    def without_own(self, text: str, new: Tag | None) -> str:
+        """The text with ``new`` for the source's reasoning tags, or without any."""
+        white = self.source.spacing.think
+        for begin, end in _pairs(self.source.think):
+            if new is None:
+                text = text.replace(begin + white, "").replace(white + end, "")
+            text = text.replace(begin, new.open if new else "")
+            text = text.replace(end, new.close if new else "")
+        return text
 
     def wrap(self, parts: Parts) -> Parts:
         """Put the target's reasoning tags around everything before the answer."""
@@ -194,6 +188,12 @@ class _Conversion:
             answer = ""
             self.lost["the reasoning is taken to be the whole text"] += 1
         return [*head, *parts, TextPart(f"{white}{think.close}{white if answer else ''}{answer}")]
+
+
+def _pairs(think: Tag | None) -> list[tuple[str, str]]:
+    """The forms in which reasoning tags may stand in a text."""
+    names = () if think is None else (think.name, *think.aliases)
+    return [(Tag(name).open, Tag(name).close) for name in names]
 
 
 def _replaced(parts: Parts, change: Callable[[str], str]) -> Parts:

@@ -6,14 +6,14 @@ rules and the decoding machine read it and hold no knowledge of any single diale
 descriptions are in :mod:`anabranch.dialects.builtin`, finding one by name in
 :mod:`anabranch.dialects.registry`.
 
-The description also covers dialects that are not shipped: no tag around the block (``block`` is
-None), branches that may hold blocks (``nesting``), a merge inside the block (``merge_inside``).
+A block need not have a tag around it (``block`` is None), branches may hold blocks (``nesting``),
+and a merge may stand inside the block or behind it (``merge_inside``).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
@@ -45,6 +45,12 @@ class Tag:
     def close(self) -> str:
         return f"</{self.name}>"
 
+    def is_open_in(self, text: str) -> bool:
+        """Whether a text ends inside this tag, under any of its names."""
+        names = (self.name, *self.aliases)
+        opened = max(text.rfind(f"<{name}>") for name in names)
+        return opened > max(text.rfind(f"</{name}>") for name in names)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -71,7 +77,9 @@ class Spacing:
     think: str = "\n"  # before and after </think> where the runtime forces it
     block_open: str = "\n"  # after the block tag when a plan follows
     plan_open: str = "\n"  # after the plan tag
+    item_open: str = ""  # between an entry's tag and "n:"
     title: str = " "  # between "n:" and the title
+    item_close: str = ""  # before an entry's closing tag
     item_gap: str = "\n"  # between two entries
     plan_close: str = "\n"  # before the plan's closing tag
     fork: str = "\n"  # between the fork tag and the first branch
@@ -102,11 +110,14 @@ class Dialect:
         block: the tag around a block, or None where there is none.
         plan: the plan that a block begins with, or None: then ``default_width`` branches open.
         merge: the tag of the text that joins the branches, or None.
-        merge_inside: whether the merge stands before the block's closing tag.
+        merge_inside: whether the merge is the last part of the block: before its closing tag, or
+            the end of it where there is no tag around the block.
         legacy_merge: a tag read as a merge inside the block and never written.
         think: the tag around the reasoning, or None.
         numbered: whether a branch begins with ``n:``.
         nesting: whether a branch may hold blocks.
+        dotted: whether numbers inside branch 2 are written ``2.1``, ``2.2``; otherwise each block
+            counts from 1.
         min_branches, max_branches: how many branches a well-formed block has.
         default_width: branches per block where there is no plan.
         branch_kind: the kind of a branch that has no plan entry.
@@ -128,6 +139,7 @@ class Dialect:
     think: Tag | None = None
     numbered: bool = True
     nesting: bool = False
+    dotted: bool = False
     min_branches: int = 2
     max_branches: int = 50
     default_width: int = 2
@@ -156,6 +168,8 @@ class Dialect:
                 f"dialect {self.name!r}: min_branches, default_width and max_branches are "
                 f"{self.min_branches}, {self.default_width}, {self.max_branches}"
             )
+        if self.dotted and not (self.nesting and self.numbered):
+            raise DialectError(f"dialect {self.name!r}: dotted numbers without numbers and nesting")
         for place in fields(self.spacing):
             if getattr(self.spacing, place.name).strip(WHITE):
                 raise DialectError(f"dialect {self.name!r}: spacing.{place.name} is not white")
@@ -191,20 +205,39 @@ class Dialect:
     # Where control passes between model and runtime, and what the runtime writes there.
 
     @property
+    def block_begin(self) -> str:
+        """The tag with which the model begins a block."""
+        if self.block is not None:
+            return self.block.open
+        return self.branch.open if self.plan is None else self.plan.tag.open
+
+    @property
     def fork_tag(self) -> str:
         """The text after which the runtime opens the branches."""
-        if self.plan is not None:
-            return self.plan.tag.close
-        return self.branch.open if self.block is None else self.block.open
+        return self.block_begin if self.plan is None else self.plan.tag.close
 
     @property
     def fork_text(self) -> str:
         """Forced once behind the fork tag; every branch and the join see it."""
         return self.spacing.fork
 
-    def branch_header(self, number: int) -> str:
-        """Forced in front of a branch, in its own request and in the join alike."""
-        counter = f"{number}:" if self.numbered else ""
+    def label(self, number: int, owner: Sequence[int] = ()) -> str:
+        """A number as it is written in a block.
+
+        Args:
+            number: of the entry or branch within its block.
+            owner: the numbers of the branches that the block stands in, outermost first.
+        """
+        return ".".join(map(str, (*owner, number))) if self.dotted else str(number)
+
+    def branch_header(self, number: int, owner: Sequence[int] = ()) -> str:
+        """Forced in front of a branch, in its own request and in the join alike.
+
+        Args:
+            number: of the branch within its block.
+            owner: the numbers of the branches that the block stands in, outermost first.
+        """
+        counter = f"{self.label(number, owner)}:" if self.numbered else ""
         return f"{self.branch.open}{self.spacing.number}{counter}"
 
     @property

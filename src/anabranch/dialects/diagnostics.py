@@ -41,6 +41,7 @@ ERRORS: dict[str, str] = {
 NOTES: dict[str, str] = {
     "alias_tag": "another name or form of a tag, such as `<Thread 1>`",
     "bare_outline": "entries of a plan written as lines without tags",
+    "loose_number": "a number in a block inside a branch that is not written after the branch's",
     "legacy_merge": "a merge in a dialect that no longer has one",
     "empty_branch": "a branch without text",
     "empty_title": "an entry of a plan without text",
@@ -49,7 +50,7 @@ NOTES: dict[str, str] = {
 }
 
 #: Codes of forms that reading may accept and neither a writer nor a grammar ever makes.
-VARIANTS = frozenset({"alias_tag", "bare_outline", "legacy_merge", "stray_text"})
+VARIANTS = frozenset({"alias_tag", "bare_outline", "legacy_merge", "loose_number", "stray_text"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,18 +17,16 @@ from anabranch.dialects.document import NOWHERE, Block, Document, Span
 from anabranch.dialects.rules import block_findings, merge_findings, plan_findings, tolerated
 from anabranch.dialects.tags import tag_table
 
-#: Tags of fork-join formats that are not shipped and still give a foreign text away.
-_ELSEWHERE = ("Think", "Goal", "Conclusion", "guideline", "plan", "step", "takeaway")
-
 
 def check_format(document: Document, dialect: Dialect) -> list[Diagnostic]:
     """All deviations of a document, errors and notes, in the order of their place.
 
     ThreadWeaver and Parason: tags balanced, blocks not nested, a plan in every block, as many
     branches as entries, 2 to 50, numbered 1 to n in order on both sides, titles without tags,
-    nothing but white space between the parts, no foreign tags. Parallel-R1: tags balanced, at
-    least two paths in every block, each block followed by its summary. A text without any block
-    is right.
+    nothing but white space between the parts, no foreign tags. Multiverse and NPR: the same in
+    every block, those inside branches included, and a merge at its end; NPR has 1 to 5 branches.
+    Parallel-R1: tags balanced, at least two paths in every block, each block followed by its
+    summary. A text without any block is right.
     """
     found = [*document.diagnostics]
     for block in document.all_blocks():
@@ -72,6 +70,6 @@ def _tags_in(text: str, span: Span, dialect: Dialect) -> Iterator[Diagnostic]:
 
 @lru_cache(maxsize=64)
 def _foreign(dialect: Dialect) -> re.Pattern[str]:
-    names = {tag.name for other in BUILTIN for tag in other.tags()} | set(_ELSEWHERE)
+    names = {tag.name for other in BUILTIN for tag in other.tags()}
     foreign = sorted(names - set(dialect.tag_of), key=len, reverse=True)
     return re.compile(f"</?(?:{'|'.join(foreign)})>")

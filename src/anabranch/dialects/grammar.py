@@ -1,13 +1,15 @@
 """The grammar of a dialect for constrained decoding: EBNF for xgrammar, Lark for llguidance.
 
 Both describe the same texts: those that strict reading accepts without any alias form, up to a
-number of branches. A grammar cannot count, so numbers and the equality of plan and branches are
-written out for every count up to the bound. Free text is every text that holds no tag of the
-dialect, no cut tag at its end and no ``</`` without a name, exactly as for the parser.
+number of branches and, where branches may hold blocks, a depth. A grammar cannot count, so numbers
+and the equality of plan and branches are written out for every count up to the bound, and dotted
+numbers for every branch that a block may stand in. Free text is every text that holds no tag of
+the dialect, no cut tag at its end and no ``</`` without a name, exactly as for the parser.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,12 +33,25 @@ class _Terminal:
     pieces: tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where a block stands: inside which branches, and how many blocks deep (1: the main line)."""
+
+    depth: int = 1
+    owner: tuple[int, ...] = ()
+
+    def inside(self, number: int) -> _Place:
+        return _Place(self.depth + 1, (*self.owner, number))
+
+
 def grammar(
     dialect: Dialect,
     flavour: Flavour = "xgrammar",
     *,
     max_branches: int = 8,
+    max_depth: int = 2,
     scope: Scope = "document",
+    branch: Sequence[int] = (),
 ) -> str:
     """The grammar as a text.
 
@@ -44,9 +59,15 @@ def grammar(
         dialect: which dialect.
         flavour: ``xgrammar`` (EBNF with the start rule ``root``) or ``llguidance`` (Lark, start
             rule ``start``).
-        max_branches: the largest block; the size of the grammar grows with its square.
+        max_branches: the largest block; the size of the grammar grows with its square, and with
+            its cube where numbers inside branches are dotted.
+        max_depth: how deep blocks may stand in one another, in a dialect that nests them.
         scope: what may be written: a whole ``document``; or what one request writes: the ``main``
-            line up to its next fork tag or the end, a ``branch`` behind its header, a ``merge``.
+            line up to its next fork tag or the end, a ``branch`` behind its header up to its next
+            fork tag or its end, a ``merge``.
+        branch: for the scope ``branch``, its number and before it those of the branches around it,
+            outermost first. Without it, no block inside the branch is described where numbers
+            are dotted.
 
     Raises:
         DialectError: the bound does not fit the dialect, or it has no merge to describe.
@@ -55,32 +76,36 @@ def grammar(
         raise DialectError(
             f"max_branches is {max_branches}; {dialect.name} has at least {dialect.min_branches}"
         )
-    rules = _Rules(dialect, min(max_branches, dialect.max_branches))
-    start = rules.start(scope)
+    rules = _Rules(dialect, min(max_branches, dialect.max_branches), max_depth)
+    start = rules.start(scope, tuple(branch))
     return _ebnf(rules, start) if flavour == "xgrammar" else _lark(rules, start)
 
 
 class _Rules:
     """Rules as ``{name: alternatives}``; each alternative is a list of rule and terminal names."""
 
-    def __init__(self, dialect: Dialect, bound: int) -> None:
+    def __init__(self, dialect: Dialect, bound: int, depth: int) -> None:
         self.dialect, self.bound = dialect, bound
+        self.depth = depth if dialect.nesting else 1
         self.terminals: dict[str, _Terminal] = {}
         self.rules: dict[str, list[list[str]]] = {}
 
-    def start(self, scope: Scope) -> list[list[str]]:
+    def start(self, scope: Scope, branch: tuple[int, ...]) -> list[list[str]]:
         dialect = self.dialect
         if scope == "branch":
-            return [self.branch_body()]
+            place = _Place(max(1, len(branch)) + 1, branch)
+            end = self.free_to("BRANCH_END", dialect.branch.close)
+            forks = place.depth <= self.depth and (branch or not dialect.dotted)
+            return [*([self.to_fork(place)] if forks else []), [end]]
         if scope == "merge":
             if dialect.merge is None:
                 raise DialectError(f"{dialect.name} has no merge")
             return [[self.free_to("MERGE_END", dialect.merge.close)]]
         body = "line" if scope == "document" else "step"
         if scope == "document":
-            self.rules["line"] = [[*self.block(), "line"], ["ending"]]
+            self.rules["line"] = [[*self.block(_Place()), "line"], ["ending"]]
         else:
-            self.rules["step"] = [self.to_fork(), ["ending"]]
+            self.rules["step"] = [self.to_fork(_Place()), ["ending"]]
         self.rules["ending"] = [["rest"]]
         self.rules["rest"] = [["TEXT"], []]
         if dialect.think is None:
@@ -100,11 +125,17 @@ class _Rules:
     def white_to(self, name: str, literal: str) -> str:
         return self.terminal(name, (_WHITE, ""), ("", literal))
 
-    def numbered(self, name: str, tag: Tag, number: int) -> str:
-        pieces = ((_WHITE, ""), ("", tag.open), (_WHITE, ""), ("", str(number)), (_INLINE, ""))
-        return self.terminal(f"{name}_{number}", *pieces, ("", ":"))
+    def numbered(self, name: str, tag: Tag, place: _Place, number: int) -> str:
+        label = self.dialect.label(number, place.owner)
+        pieces = ((_WHITE, ""), ("", tag.open), (_WHITE, ""), ("", label), (_INLINE, ""))
+        return self.terminal(f"{name}_{label.replace('.', '_')}", *pieces, ("", ":"))
 
-    # Blocks.
+    # Blocks. A place has rules of its own where the numbers in it are its own.
+
+    def name(self, name: str, place: _Place, *number: int) -> str:
+        around = place.owner if self.dialect.dotted else (place.depth,) * (place.depth > 1)
+        inside = ("in",) if around else ()
+        return "_".join(map(str, (name, *inside, *around, *number)))
 
     def begin(self) -> list[str]:
         """From the line into a block, up to where its plan's entries or its branches begin."""
@@ -115,17 +146,17 @@ class _Rules:
         begin = [self.free_to("BLOCK_BEGIN", dialect.block.open)]
         return begin if plan is None else [*begin, self.white_to("PLAN_BEGIN", plan.tag.open)]
 
-    def to_fork(self) -> list[str]:
+    def to_fork(self, place: _Place) -> list[str]:
         if self.dialect.plan is None:
             return self.begin()
-        return [*self.begin(), self.plan(with_branches=False)]
+        return [*self.begin(), self.plan(place, with_branches=False)]
 
-    def block(self) -> list[str]:
+    def block(self, place: _Place) -> list[str]:
         if self.dialect.plan is None:
-            return [*self.begin(), self.branches_counted()]
-        return [*self.begin(), self.plan(with_branches=True)]
+            return [*self.begin(), self.branches_counted(place)]
+        return [*self.begin(), self.plan(place, with_branches=True)]
 
-    def plan(self, *, with_branches: bool) -> str:
+    def plan(self, place: _Place, *, with_branches: bool) -> str:
         """Entries one after another; the plan may end behind each that makes enough of them."""
         plan = self.dialect.plan
         assert plan is not None
@@ -134,49 +165,56 @@ class _Rules:
             entries = []
             for kind, tag in plan.items.items():
                 name = f"ITEM_{kind.upper()}"
-                begin = self.numbered(f"{name}_BEGIN", tag, number)
+                begin = self.numbered(f"{name}_BEGIN", tag, place, number)
                 entries.append([begin, self.free_to(f"{name}_END", tag.close)])
-            self.rules[f"item_{number}"] = entries
+            item, after = self.name("item", place, number), self.name("after", place, number)
+            self.rules[item] = entries
             tails = []
             if number >= self.dialect.min_branches:
-                tails.append([end, *(self.branches(number) if with_branches else [])])
+                tails.append([end, *(self.branches(place, number) if with_branches else [])])
             if number < self.bound:
-                tails.append([f"plan_{number + 1}"])
-            self.rules[f"after_{number}"] = tails
-            self.rules[f"plan_{number}"] = [[f"item_{number}", f"after_{number}"]]
-        return "plan_1"
+                tails.append([self.name("plan", place, number + 1)])
+            self.rules[after] = tails
+            self.rules[self.name("plan", place, number)] = [[item, after]]
+        return self.name("plan", place, 1)
 
-    def branches(self, count: int) -> list[str]:
+    def branches(self, place: _Place, count: int) -> list[str]:
         """Exactly ``count`` branches and what closes the block."""
-        return [*(self.branch(number) for number in range(1, count + 1)), *self.end()]
+        return [*(self.branch(place, number) for number in range(1, count + 1)), *self.end()]
 
-    def branches_counted(self) -> str:
+    def branches_counted(self, place: _Place) -> str:
         """Branches without a plan, as many as the dialect allows up to the bound."""
         for number in range(1, self.bound + 1):
+            more = self.name("more", place, number)
             tails = [self.end()] if number >= self.dialect.min_branches else []
             if number < self.bound:
-                tails.append([f"branches_{number + 1}"])
-            self.rules[f"more_{number}"] = tails
-            self.rules[f"branches_{number}"] = [[self.branch(number), f"more_{number}"]]
-        return "branches_1"
+                tails.append([self.name("branches", place, number + 1)])
+            self.rules[more] = tails
+            rule = self.name("branches", place, number)
+            self.rules[rule] = [[self.branch(place, number), more]]
+        return self.name("branches", place, 1)
 
-    def branch(self, number: int) -> str:
-        tag = self.dialect.branch
+    def branch(self, place: _Place, number: int) -> str:
+        tag, name = self.dialect.branch, self.name("branch", place, number)
+        if name in self.rules:
+            return name
         if self.dialect.numbered:
-            begin = self.numbered("BRANCH_BEGIN", tag, number)
+            begin = self.numbered("BRANCH_BEGIN", tag, place, number)
         else:
             begin = self.white_to("BRANCH_BEGIN", tag.open)
-        self.rules[f"branch_{number}"] = [[begin, *self.branch_body()]]
-        return f"branch_{number}"
+        self.rules[name] = [[begin, self.branch_body(place.inside(number))]]
+        return name
 
-    def branch_body(self) -> list[str]:
+    def branch_body(self, place: _Place) -> str:
+        """The inside of a branch up to and with its closing tag; ``place`` is of blocks in it."""
         end = self.free_to("BRANCH_END", self.dialect.branch.close)
-        if not self.dialect.nesting:
-            return [end]
-        if "inside" not in self.rules:
-            self.rules["inside"] = []  # the blocks inside use this rule
-            self.rules["inside"] = [[*self.block(), "inside"], [end]]
-        return ["inside"]
+        if place.depth > self.depth:
+            return end
+        name = self.name("inside", place)
+        if name not in self.rules:
+            self.rules[name] = []  # the blocks inside use this rule
+            self.rules[name] = [[*self.block(place), name], [end]]
+        return name
 
     def end(self) -> list[str]:
         dialect = self.dialect
@@ -216,7 +254,11 @@ def _lark(rules: _Rules, start: list[list[str]]) -> str:
     for name, alternatives in {"start": start, **rules.rules}.items():
         lines.append(f"{name}: {' | '.join(' '.join(names) for names in alternatives)}")
     for terminal in rules.terminals.values():
-        pieces = [shown.get(kind) or text.replace("/", r"\/") for kind, text in terminal.pieces]
+        pieces = [shown.get(kind) or _literal(text) for kind, text in terminal.pieces]
         lines.append(f"{terminal.name}: /{''.join(pieces)}/")
     lines.append(f"TEXT: /(?:{free})+/")
     return "\n".join(lines) + "\n"
+
+
+def _literal(text: str) -> str:
+    return text.replace("/", r"\/").replace(".", r"\.")

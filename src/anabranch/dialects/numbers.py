@@ -1,6 +1,7 @@
 """The number at the beginning of a plan's entry or of a branch: ``1:``, ``2.1:``.
 
-Dotted numbers belong to blocks inside branches; only their last part counts within a block.
+Dotted numbers belong to blocks inside branches; only their last part counts within a block, the
+parts before are those of the branches around it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ _LINE = re.compile(r"[ \t\r]*+" + _LABEL)
 
 
 class Counted(NamedTuple):
-    """A number (0 for none) and the stripped text behind it, with the text's place."""
+    """A number (0 for none) and the stripped text behind it, with the text's place.
+
+    ``label`` is the number as written in front of the text, with its dots; empty where there is
+    none.
+    """
 
     number: int
     start: int
     end: int
     text: str
-    dotted: bool
+    label: str
 
 
 def counted(text: str, start: int, end: int, given: str | None = None) -> Counted:
@@ -30,11 +35,16 @@ def counted(text: str, start: int, end: int, given: str | None = None) -> Counte
     match = _HEAD.match(text, start, end)
     if match is None:
         inside, low, high = stripped(text, start, end)
-        return Counted(int(given) if given else 0, low, high, inside, False)
+        return Counted(int(given) if given else 0, low, high, inside, "")
     label = match.group(1)
-    dot = label.rfind(".")
     inside, low, high = stripped(text, match.end(), end)
-    return Counted(int(label[dot + 1 :]), low, high, inside, dot > 0)
+    return Counted(_last(label), low, high, inside, label)
+
+
+def leading_number(text: str, start: int, given: str | None = None) -> int:
+    """The number that :func:`counted` reads from a text that begins at ``start``; 0 for none."""
+    match = _HEAD.match(text, start)
+    return _last(match.group(1)) if match else int(given or 0)
 
 
 def counted_lines(text: str, start: int, end: int) -> list[Counted]:
@@ -56,6 +66,10 @@ def stripped(text: str, start: int, end: int) -> tuple[str, int, int]:
     inside = right.lstrip(WHITE)
     low = start + len(right) - len(inside)
     return inside, low, low + len(inside)
+
+
+def _last(label: str) -> int:
+    return int(label.rpartition(".")[2])
 
 
 def _lines(text: str, start: int, end: int) -> list[tuple[int, int]]:

@@ -8,6 +8,8 @@ The work is done in :mod:`anabranch.dialects.reader`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from anabranch.dialects.description import Dialect
 from anabranch.dialects.diagnostics import Diagnostic
 from anabranch.dialects.document import Document, PlanItem
@@ -43,12 +45,15 @@ def parse(text: str, dialect: Dialect, *, strict: bool = False) -> Document:
     return document
 
 
-def read_plan(text: str, dialect: Dialect) -> tuple[list[PlanItem], list[Diagnostic]]:
+def read_plan(
+    text: str, dialect: Dialect, owner: Sequence[int] = ()
+) -> tuple[list[PlanItem], list[Diagnostic]]:
     """The plan of one block that has just come to its fork tag.
 
     Args:
         text: from behind the block's opening tag to the fork tag, with or without it.
         dialect: the dialect; without a plan in it the answer is empty.
+        owner: the numbers of the branches that the block stands in, outermost first.
 
     Returns:
         the entries that a branch can be opened for, in the order of the text: those with a number,
@@ -61,7 +66,7 @@ def read_plan(text: str, dialect: Dialect) -> tuple[list[PlanItem], list[Diagnos
     tail = "" if dialect.block is None else dialect.block.close
     close = dialect.plan.tag.close
     inside = text if text.rstrip().endswith(close) else text + close
-    document = Reader(head + inside + tail, dialect).read()
+    document = Reader(head + inside + tail, dialect, owner).read()
     shift, size = len(head), len(text)
 
     def moved(start: int, end: int) -> tuple[int, int]:

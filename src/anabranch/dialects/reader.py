@@ -7,6 +7,8 @@ when it ends. Time is linear in the text, memory in the number of tags.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from anabranch.dialects.contents import MERGES, Contents, Line, Open
 from anabranch.dialects.description import Dialect
 from anabranch.dialects.document import Block, Document
@@ -22,8 +24,8 @@ _OUTSIDE, _REASONING, _ANSWER = range(3)
 class Reader(Contents):
     """Reads one text once."""
 
-    def __init__(self, text: str, dialect: Dialect) -> None:
-        super().__init__(text, dialect)
+    def __init__(self, text: str, dialect: Dialect, owner: Sequence[int] = ()) -> None:
+        super().__init__(text, dialect, owner)
         self.think = _OUTSIDE
         self.openers = {
             "block": self.open_block,
@@ -83,7 +85,9 @@ class Reader(Contents):
     def pop(self, end: int, after: int | None) -> None:
         """End the innermost part at ``end``; its closing tag, if any, reaches to ``after``."""
         part = self.stack.pop()
-        if after is None and not (part.role == "block" and self.dialect.block is None):
+        if after is None and part.role == "block" and self.dialect.block is None:
+            end = after = self.mark  # no tag closes it: it ended with its last part
+        if after is None:
             tag = self.text[part.start : part.body]
             self.add("missing_close", f"{tag} is not closed", part.start, part.body)
             self.mark = end
@@ -114,18 +118,22 @@ class Reader(Contents):
 
     def open_block(self, name: str, number: str | None, start: int, end: int) -> None:
         top = self.stack[-1]
-        if top.role == "branch":
-            if not self.dialect.nesting:
-                self.add("nested_block", "a block inside a branch", start, end)
-            if self.depth >= MAX_DEPTH:
-                self.add("nested_block", f"more than {MAX_DEPTH} blocks deep", start, end)
-                return
-        elif top.line is None:
+        if top.role == "branch" and self.too_deep(start, end):
+            return
+        if top.line is None:
             if top.role not in MERGES:
                 self.add("nested_block", f"a block inside a {top.role}", start, end)
             # The parts before were not closed; the line that holds them goes on.
             self.pop_to(self.innermost_line(), start)
         self.push_block(start, end)
+
+    def too_deep(self, start: int, end: int) -> bool:
+        """Whether a block inside a branch is beyond what is read at all."""
+        if not self.dialect.nesting:
+            self.add("nested_block", "a block inside a branch", start, end)
+        if self.depth >= MAX_DEPTH:
+            self.add("nested_block", f"more than {MAX_DEPTH} blocks deep", start, end)
+        return self.depth >= MAX_DEPTH
 
     def innermost_line(self) -> int:
         return max(at for at, part in enumerate(self.stack) if part.line is not None)
@@ -134,6 +142,8 @@ class Reader(Contents):
         line = self.stack[-1].line
         assert line is not None
         self.end_line(line, start)
+        if self.dialect.block is None:
+            self.mark = start  # the text before is the line's, not between parts of the block
         block = Block(span=(start, end))
         line.parts.append(block)
         if self.think == _ANSWER:
@@ -144,8 +154,11 @@ class Reader(Contents):
     def open_plan(self, name: str, number: str | None, start: int, end: int) -> None:
         if self.dialect.block is None:
             top = self.stack[-1]
-            if top.role == "block" and top.block is not None and top.block.branches:
-                self.pop(start, start)
+            joined = top.role in MERGES
+            if joined or (top.role == "block" and top.block is not None and top.block.branches):
+                self.pop_to(self.innermost_line(), start)  # a new block begins
+            if self.stack[-1].role == "branch" and self.too_deep(start, end):
+                return
             if self.stack[-1].line is not None:
                 self.push_block(start, start)
         part = self.stack[-1]

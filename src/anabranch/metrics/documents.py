@@ -31,7 +31,7 @@ def document_metrics(document: Document, dialect: Dialect, count: Callable[[str]
         count: tokens of a piece of text. Pieces are counted in canonical spacing, each on its own.
     """
     tally = _Tally(dialect, count)
-    critical = tally.line(document.parts, outside=True)
+    critical = tally.line(document.parts, ())
     inside = tally.plan + tally.subtask + tally.trial + tally.merge
     blocks = list(document.all_blocks())
     text = text_figures(document)
@@ -75,24 +75,24 @@ class _Tally:
         self.outside = self.plan = self.subtask = self.trial = self.merge = self.forced = 0
         self.branches: list[int] = []
 
-    def line(self, parts: Iterable[TextPart | Block], *, outside: bool) -> int:
-        """Counts a line; returns its critical path."""
+    def line(self, parts: Iterable[TextPart | Block], owner: tuple[int, ...]) -> int:
+        """Counts a line, inside the branches ``owner``; returns its critical path."""
         path = 0
         for part in parts:
             if isinstance(part, Block):
-                path += self.block(part)
+                path += self.block(part, owner)
                 continue
             size = self.count(part.text)
             path += size
-            if outside:
+            if not owner:
                 self.outside += size
         return path
 
-    def block(self, block: Block) -> int:
+    def block(self, block: Block, owner: tuple[int, ...]) -> int:
         dialect, count = self.dialect, self.count
-        plan = count(opening(block, dialect))
+        plan = count(opening(block, dialect, owner))
         self.plan += plan
-        paths = [self.branch(branch) for branch in block.branches]
+        paths = [self.branch(branch, owner) for branch in block.branches]
         gaps = max(0, len(paths) - 1)
         self.forced += count(dialect.fork_text) + gaps * count(dialect.branch_separator)
         self.forced += count(dialect.join_text()) + count(dialect.after_merge)
@@ -102,15 +102,15 @@ class _Tally:
             self.merge += merge
         return plan + max(paths, default=0) + merge
 
-    def branch(self, branch: Branch) -> int:
+    def branch(self, branch: Branch, owner: tuple[int, ...]) -> int:
         dialect, count = self.dialect, self.count
-        self.forced += count(dialect.branch_header(branch.number))
+        self.forced += count(dialect.branch_header(branch.number, owner))
         if not branch.parts:
             own = path = count(dialect.spacing.body_open + branch.text + dialect.close_branch)
         else:
             texts = [part for part in branch.parts if isinstance(part, TextPart)]
             own = sum(count(part.text) for part in texts) + count(dialect.close_branch)
-            path = self.line(branch.parts, outside=False) + count(dialect.close_branch)
+            path = self.line(branch.parts, (*owner, branch.number)) + count(dialect.close_branch)
         if branch.kind in dialect.or_kinds:
             self.trial += own
         else:
