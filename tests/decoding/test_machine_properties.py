@@ -8,19 +8,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.decoding import Answer, FirstConclusive, Start
-from anabranch.dialects import get_dialect
+from anabranch.dialects import Block, PlanItem, get_dialect
+from anabranch.dialects.writer import opening
 from anabranch.engines import Chunk
 from anabranch.errors import ContextWindowError, EngineError
+from anabranch.metrics import trajectory_metrics
 from anabranch.records import Trajectory
 
-DIALECTS = ["parason:compact", "threadweaver", "parallel-r1", "parason"]
-PLAN = "<Parallel><Outlines><Outline>1:a</Outline><Outline>2:b</Outline></Outlines>"
+DIALECTS = [
+    "parason:compact",
+    "threadweaver",
+    "parallel-r1",
+    "parason",
+    "multiverse",
+    "npr:compact",
+]
+
+
+def fork(dialect):
+    """What a model writes to fork in two."""
+    if dialect.plan is None:
+        return dialect.fork_tag
+    kind = dialect.plan.default_kind
+    return opening(Block([PlanItem(1, kind, "a"), PlanItem(2, kind, "b")]), dialect)
 
 
 def soup(dialect):
     tags = [text for tag in dialect.tags() for text in (tag.open, tag.close)]
     pieces = st.sampled_from(
-        [*tags, *tags, PLAN, "1:", "2: x", "\n", "<", "</", "yes", "word " * 12]
+        [*tags, *tags, fork(dialect), "1:", "2: x", "\n", "<", "</", "yes", "word " * 12]
     )
     return st.lists(pieces, max_size=12).map("".join)
 
@@ -37,18 +53,10 @@ def limits(draw):
         "min_branch_tokens": draw(st.integers(1, 20)),
         "max_branches": draw(st.integers(1, 4)),
         "max_blocks": draw(st.one_of(st.none(), st.integers(0, 3))),
+        "max_depth": draw(st.integers(0, 3)),
         "on_exhausted": draw(st.sampled_from(["answer", "stop"])),
         "on_refused_fork": draw(st.sampled_from(["fewer", "sequential", "stop"])),
     }
-
-
-def path_of(trajectory):
-    """Sampled tokens on the longest way: what max_path_tokens is about."""
-    size = [len(trajectory.segments[r.output].ids) for r in trajectory.requests]
-    total = sum(n for n, r in zip(size, trajectory.requests, strict=True) if r.kind != "branch")
-    for block in trajectory.blocks:
-        total += max((sum(size[i] for i in b.requests) for b in block.branches), default=0)
-    return total
 
 
 @settings(max_examples=300, deadline=None)
@@ -72,8 +80,8 @@ def test_any_output_ends_within_its_limits(setup_factory, play, data):
             return [Chunk((0,), "", (0.0,)), Chunk(finish="eos")]
         fault = data.draw(st.sampled_from(["", "", "", "lost", "fatal", "window"]))
         text = data.draw(soup(dialect))
-        if start.kind == "main" and data.draw(st.booleans()):
-            text = PLAN if dialect.plan else dialect.fork_tag
+        if start.kind != "merge" and data.draw(st.booleans()):
+            text = fork(dialect)
         chunks = list(game.answer(start.call, text))
         if fault:
             errors = {
@@ -96,7 +104,7 @@ def check(done, game, caps):
     if caps["max_total_tokens"] is not None:
         assert done.sampled_tokens <= caps["max_total_tokens"]
     if caps["max_path_tokens"] is not None:
-        assert path_of(done) <= caps["max_path_tokens"]
+        assert trajectory_metrics(done).critical_path <= caps["max_path_tokens"]
     for request in done.requests:
         assert len(done.segments[request.output].ids) <= request.max_tokens
     outputs = [r.output for r in done.requests]
@@ -107,6 +115,12 @@ def check(done, game, caps):
     for number, request in enumerate(done.requests):
         assert done.ids_of(request.context) == started[number].call.ids
     assert len(done.blocks) <= (caps["max_blocks"] if caps["max_blocks"] is not None else 99)
+    for block in done.blocks:
+        assert (len(block.path) + 1) // 2 <= caps["max_depth"]
+        assert block.path[:-2] in {(), *(outer.path for outer in done.blocks)}
+    own = [index for block in done.blocks for b in block.branches for index in b.requests]
+    branches = [n for n, request in enumerate(done.requests) if request.kind == "branch"]
+    assert sorted(own) == branches, "a call of a branch that is not in its record"
     assert Trajectory.model_validate(done.to_json()) == done
 
 

@@ -47,6 +47,9 @@ def solve(
     max_branch: Annotated[int | None, typer.Option(help="Cap on one branch.")] = None,
     max_branches: Annotated[int, typer.Option(help="Branches of one block.")] = 50,
     max_blocks: Annotated[int | None, typer.Option(help="Blocks of one answer.")] = None,
+    max_depth: Annotated[
+        int, typer.Option(min=0, help="Blocks in one another, where the dialect nests them.")
+    ] = 1,
     reserve: Annotated[int, typer.Option(help="Tokens kept back for the answer.")] = 0,
     deadline: Annotated[
         float | None, typer.Option(help="Seconds until the answer is forced.")
@@ -71,6 +74,7 @@ def solve(
         max_branch_tokens=max_branch,
         max_branches=max_branches,
         max_blocks=max_blocks,
+        max_depth=max_depth,
         answer_reserve=reserve,
         deadline=deadline,
     )

@@ -13,7 +13,7 @@ from anabranch.decoding.events import Output, Start, Token
 from anabranch.decoding.recorder import Recorder
 from anabranch.decoding.seeds import derive_seed
 from anabranch.decoding.setup import Setup
-from anabranch.decoding.state import BranchState, Line, Live
+from anabranch.decoding.state import Line, Live
 from anabranch.engines.base import Call, Chunk
 from anabranch.errors import ContextWindowError
 from anabranch.records import FinishReason
@@ -33,18 +33,22 @@ class Calls:
         self.budget = Budget(setup.limits, setup.window)
         self.live: dict[int, Live] = {}
 
-    def room(self, line: Line, branch: BranchState | None) -> tuple[int, str]:
-        """Tokens that a call on this line may sample, and the limit that decides."""
+    def room(self, line: Line, *, branch: bool) -> tuple[int, str]:
+        """Tokens that a call on this line may sample, and the limit that decides.
+
+        Args:
+            line: where it goes on.
+            branch: whether it writes a branch, not the main line or a merge.
+        """
         limits = self.setup.limits
         reserve = 0 if line.answering else limits.answer_reserve
         choices = [self.budget.room(line.path, self.record.length(line.context), reserve=reserve)]
         if line.answering:
             choices.append((limits.answer_reserve, "answer_reserve"))
-        if branch is not None:
-            if branch.share is not None:
-                choices.append((branch.share, "max_total_tokens"))
-            if limits.max_branch_tokens is not None:
-                choices.append((limits.max_branch_tokens, "max_branch_tokens"))
+        if line.share is not None:
+            choices.append((line.share - line.spent, "max_total_tokens"))
+        if branch and limits.max_branch_tokens is not None:
+            choices.append((limits.max_branch_tokens - line.own, "max_branch_tokens"))
         return min(choices, key=lambda choice: choice[0])
 
     def begin(self, live: Live, stops: tuple[str, ...]) -> None:
@@ -72,7 +76,7 @@ class Calls:
             affinity=setup.affinity or setup.id,
             logprobs=setup.logprobs,
         )
-        self._emit(Start(live.request, call, live.kind, live.place, line.branch))
+        self._emit(Start(live.request, call, live.kind, live.place, live.number))
 
     def take(self, live: Live, chunk: Chunk, now: float) -> bool:
         """Book a piece of output; whether the engine went beyond the call's cap.
@@ -119,6 +123,10 @@ class Calls:
         else:
             live.logprobs += chunk.logprobs
         self.budget.sample(live.request, len(chunk.ids))
+        line: Line | None = live.line
+        while line is not None:
+            line.spent += len(chunk.ids)
+            line = line.parent
         self._emit(
-            Token(live.request, live.kind, live.place, live.line.branch, chunk.text, len(chunk.ids))
+            Token(live.request, live.kind, live.place, live.number, chunk.text, len(chunk.ids))
         )

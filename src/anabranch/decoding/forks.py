@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from anabranch.decoding.admission import admit, plan_tokens, read_fork, share_of
 from anabranch.decoding.events import BlockOpened, BranchClosed, Forced, Joined, LimitHit
 from anabranch.decoding.joins import BranchView
 from anabranch.decoding.state import BlockState, BranchState, Line, Live
-from anabranch.dialects import PlanItem, read_plan
+from anabranch.dialects import PlanItem
 from anabranch.records import BranchOutcome, RequestKind
 
 if TYPE_CHECKING:
@@ -28,12 +29,14 @@ def stops(setup: Setup, kind: RequestKind, line: Line) -> tuple[str, ...]:
     forking = setup.mode == "parallel" and not line.answering
     if kind == "main":
         return (dialect.fork_tag,) if forking else ()
-    # A branch that closes the block or the reasoning has left its place: it is stopped there.
+    # A branch that closes or joins the block, or the reasoning, has left its place: it is stopped.
     found = [dialect.branch_stop]
     if dialect.nesting and line.depth < setup.limits.max_depth:
         found.append(dialect.fork_tag)
     if dialect.block is not None:
         found.append(dialect.block.close)
+    if dialect.merge is not None and dialect.merge_inside:
+        found.append(dialect.merge.open)
     if dialect.think is not None:
         found.append(dialect.think.close)
     return tuple(found)
@@ -47,11 +50,15 @@ def completed(m: Machine, live: Live, output: int) -> None:
     line, dialect = live.line, m.setup.dialect
     line.context.append(output)
     line.path += len(live.ids)
+    line.own += len(live.ids)
     line.fresh += live.text
     if live.finish == "stop" and live.stop == dialect.fork_tag and _may_fork(m, live):
         return
-    if live.branch is not None or line is not m.main:
-        _branch_ended(m, live, output)
+    if line is not m.main:
+        if live.finish == "stop" and live.ids and _ends_inner_part(m, live):
+            m.resume(line)
+        else:
+            _branch_ended(m, live, output)
     elif live.finish == "stop" and live.ids:
         m.resume(line)
     elif live.finish == "length":
@@ -72,10 +79,7 @@ def no_room(
     if kind == "merge" and block is not None:
         _close_merge(m, block, f"no room for the merge ({limit})")
     elif branch is not None and block is not None:
-        _close(m, block, branch, "truncated", m.record.force(m.setup.dialect.close_branch))
-    elif line is not m.main:
-        owner, hanging = _owner(m, line)
-        _close(m, owner, hanging, "truncated", _body(line, hanging, m))
+        _close(m, block, branch, "truncated", _body(line, branch, m))
     else:
         m.exhausted(line, limit)
 
@@ -87,10 +91,6 @@ def failed(m: Machine, live: Live, *, window: bool) -> None:
     elif live.block is not None and live.branch is not None:
         stub = m.setup.dialect.stub(live.branch.number, "failed")
         _close(m, live.block, live.branch, "failed", m.record.force(stub))
-    elif live.line is not m.main:
-        owner, hanging = _owner(m, live.line)
-        stub = m.setup.dialect.stub(hanging.number, "failed")
-        _close(m, owner, hanging, "failed", m.record.force(stub))
     else:
         live.line.context.append(m.record.requests[live.request].output)
         m.finish("context_exhausted" if window else "failed")
@@ -102,11 +102,11 @@ def failed(m: Machine, live: Live, *, window: bool) -> None:
 def _may_fork(m: Machine, live: Live) -> bool:
     """Handle a fork tag; False when the line has not been taken care of (a branch's own end)."""
     line = live.line
-    items = _plan(m, live)
+    items = read_fork(m, live)
     if not items:
         m.resume(line)
         return True
-    admitted, limit = _admit(m, line, items)
+    admitted, limit = admit(m, line, items)
     if limit:
         rule = m.setup.limits.on_refused_fork
         m.note("fork_refused", f"{limit}: {len(admitted)} of {len(items)} branches start", live)
@@ -121,43 +121,6 @@ def _may_fork(m: Machine, live: Live) -> bool:
     return True
 
 
-def _plan(m: Machine, live: Live) -> list[PlanItem]:
-    """The branches asked for, from the text since the last fork of this line alone."""
-    dialect, line = m.setup.dialect, live.line
-    if dialect.plan is None:
-        width = m.setup.width() if callable(m.setup.width) else m.setup.width
-        return [
-            PlanItem(number=n, kind=dialect.branch_kind, title="")
-            for n in range(1, (width or dialect.default_width) + 1)
-        ]
-    opener = dialect.block.open if dialect.block else dialect.plan.tag.open
-    _, found, text = line.fresh.rpartition(opener)
-    if not found:
-        m.note("stale_outline", f"{dialect.fork_tag} without a new {opener}: no fork", live)
-        return []
-    items, diagnostics = read_plan(text if dialect.block else found + text, dialect)
-    for diagnostic in diagnostics:
-        m.note(diagnostic.code, diagnostic.message, live)
-    return items
-
-
-def _admit(m: Machine, line: Line, items: list[PlanItem]) -> tuple[list[PlanItem], str]:
-    """The branches that may start, and the limit that refused the others ("" for none)."""
-    limits = m.setup.limits
-    if limits.max_blocks is not None and line.blocks >= limits.max_blocks:
-        return [], "max_blocks"
-    if line.depth >= limits.max_depth:
-        return [], "max_depth"
-    count, limit = len(items), ""
-    if count > limits.max_branches:
-        count, limit = limits.max_branches, "max_branches"
-    share = m.budget.shares(count)
-    if share is not None and share < limits.min_branch_tokens:
-        free = share * count
-        count, limit = min(count, free // limits.min_branch_tokens), "max_total_tokens"
-    return items[:count], limit
-
-
 def _open(m: Machine, live: Live, items: list[PlanItem], admitted: set[int]) -> None:
     line, dialect = live.line, m.setup.dialect
     line.blocks += 1
@@ -165,41 +128,31 @@ def _open(m: Machine, live: Live, items: list[PlanItem], admitted: set[int]) -> 
     m.force(line, dialect.fork_text)
     if dialect.plan is None:
         items = [item for item in items if item.number in admitted]
-    block = BlockState(path, line, live.request, _plan_tokens(m, live), [], list(line.context))
+    block = BlockState(path, line, live.request, plan_tokens(m, live), [], list(line.context))
     for item in items:
-        header = m.record.force(dialect.branch_header(item.number))[0]
-        own = Line(path, item.number, [*block.base, header], line.path)
+        header = m.record.force(dialect.branch_header(item.number, line.numbers))[0]
+        own = Line(path, item.number, [*block.base, header], line.path, parent=line)
         is_or = item.kind in dialect.or_kinds
         block.branches.append(BranchState(item.number, item.kind, item.title, is_or, own, header))
     m.opened(block)
     m.emit(BlockOpened(path, tuple((item.number, item.kind, item.title) for item in items)))
-    share = m.budget.shares(len(admitted))
+    share = share_of(m, line, len(admitted))
     starting = [b for b in block.branches if b.number in admitted]
     for branch in block.branches:
         if branch not in starting:
             branch.outcome = "skipped"
             branch.body = m.record.force(dialect.stub(branch.number, "cancelled"))
     for branch in starting:
-        branch.share = share
-        m.emit(Forced(path, branch.number, dialect.branch_header(branch.number)))
+        branch.line.share = share
+        m.emit(Forced(path, branch.number, dialect.branch_header(branch.number, line.numbers)))
     for branch in starting:
         m.sample_branch(block, branch)
-
-
-def _plan_tokens(m: Machine, live: Live) -> int:
-    """Sampled tokens of the opening call that lie inside the block."""
-    dialect = m.setup.dialect
-    opener = dialect.block.open if dialect.block else dialect.fork_tag
-    at = live.text.rfind(opener)
-    if at < 0:
-        return len(live.ids)
-    return m.record.tokens_from(m.record.requests[live.request].output, at)
 
 
 # Branches --------------------------------------------------------------------------------------
 
 
-def _owner(m: Machine, line: Line) -> tuple[BlockState, BranchState]:
+def owner(m: Machine, line: Line) -> tuple[BlockState, BranchState]:
     """The block and branch that a branch's line belongs to."""
     for block in m.open_blocks:
         for branch in block.branches:
@@ -214,9 +167,32 @@ def _body(line: Line, branch: BranchState, m: Machine) -> list[int]:
     return [*line.context[at + 1 :], *m.record.force(m.setup.dialect.close_branch)]
 
 
+def _ends_inner_part(m: Machine, live: Live) -> bool:
+    """Whether a branch's call stopped at a tag of a block that the branch writes out itself.
+
+    So it does where a fork inside it was refused, or is too deep: the text goes on in one line.
+    """
+    dialect, line = m.setup.dialect, live.line
+    if not dialect.nesting:
+        return False
+    branch = owner(m, line)[1]
+    own = line.context[line.context.index(branch.header) + 1 :]
+    text = m.record.generated(own)
+    if live.stop == dialect.branch_stop:
+        return text.count(dialect.branch.open) >= text.count(dialect.branch.close)
+    end = dialect.block or dialect.merge
+    if end is None:
+        return False
+    begun, ended = text.count(dialect.block_begin), text.count(end.close)
+    if live.stop == end.close:
+        return begun >= ended
+    merge = dialect.merge
+    return merge is not None and live.stop == merge.open and begun > ended
+
+
 def _branch_ended(m: Machine, live: Live, output: int) -> None:
     line, dialect = live.line, m.setup.dialect
-    block, branch = _owner(m, line)
+    block, branch = owner(m, line)
     if live.finish == "stop" and live.stop == dialect.branch_stop:
         at = line.context.index(branch.header)
         _close(m, block, branch, "closed", line.context[at + 1 :])
@@ -252,7 +228,7 @@ def _cancel_losers(m: Machine, block: BlockState, winner: BranchState) -> None:
     losers = set(m.setup.policy.losers(views, winner.number))
     for branch in block.branches:
         if branch.number in losers and branch.outcome is None:
-            m.cancel_branch(branch)
+            m.cancel_branch(block, branch)
             branch.outcome = "cancelled"
             branch.body = m.record.force(m.setup.dialect.stub(branch.number, "cancelled"))
             tokens = branch.line.path - block.line.path
@@ -306,12 +282,11 @@ def _close_merge(m: Machine, block: BlockState, why: str) -> None:
 def _main_ended(m: Machine, line: Line) -> None:
     """The model ended its text; reasoning that is still open is closed and answered."""
     think = m.setup.dialect.think
-    if think is not None and not line.answering:
-        text = m.setup.prompt + m.record.generated(line.context)
-        if text.rfind(think.open) > text.rfind(think.close):
-            m.note("think_unclosed", f"the text ended before {think.close}")
-            line.answering = m.setup.limits.answer_reserve > 0
-            m.close_reasoning(line)
-            m.resume(line)
-            return
+    text = m.setup.prompt + m.record.generated(line.context)
+    if think is not None and not line.answering and think.is_open_in(text):
+        m.note("think_unclosed", f"the text ended before {think.close}")
+        line.answering = m.setup.limits.answer_reserve > 0
+        m.close_reasoning(line)
+        m.resume(line)
+        return
     m.finish("answered")

@@ -109,7 +109,10 @@ class Machine:
 
     def resume(self, line: Line) -> None:
         """Let a line sample on, or close it when a limit leaves no room."""
-        self._send("main" if line is self.main else "branch", line, None, None, 0)
+        if line is self.main:
+            self._send("main", line, None, None, 0)
+        else:
+            self._send("branch", line, *forks.owner(self, line), 0)
 
     def sample_branch(self, block: BlockState, branch: BranchState) -> None:
         self._send("branch", branch.line, block, branch, 0)
@@ -132,12 +135,24 @@ class Machine:
         self.record.note(code, message, request=live.request if live else None, block=block)
         self._out.append(Noted(code, message))
 
-    def cancel_branch(self, branch: BranchState) -> None:
-        """Stop a losing branch; what it sampled stays in the record."""
-        for live in [live for live in self.calls.live.values() if live.branch is branch]:
-            self._out.append(Cancel(live.request))
-            self.calls.end(live, "cancelled", None, self.now)
-            branch.line.path += len(live.ids)
+    def cancel_branch(self, block: BlockState, branch: BranchState) -> None:
+        """Stop a losing branch and all in it; what was sampled stays in the record."""
+        inside = (*block.path, branch.number)
+        for live in list(self.calls.live.values()):
+            if live.branch is branch or live.place[: len(inside)] == inside:
+                self._out.append(Cancel(live.request))
+                self.calls.end(live, "cancelled", None, self.now)
+                live.line.path += len(live.ids)
+        for inner in reversed(self._open):  # the innermost first: paths add up outwards
+            if inner.path[: len(inside)] == inside:
+                self._abandon(inner)
+
+    def _abandon(self, block: BlockState) -> None:
+        for branch in block.branches:
+            branch.outcome = branch.outcome or "cancelled"
+            block.line.path = max(block.line.path, branch.line.path)
+        self._open = [other for other in self._open if other is not block]
+        self.record.block(block, self.setup.policy.name, joined=False)
 
     def finish(self, outcome: Outcome) -> None:
         """Close the record."""
@@ -204,8 +219,11 @@ class Machine:
         """Write the dialect's end of reasoning, unless the line is already past it."""
         line.context[-1:] = self.record.without_eos(line.context[-1])
         dialect = self.setup.dialect
-        marker = dialect.think.close if dialect.think else dialect.close_reasoning.strip()
-        if marker not in self.record.generated(line.context):
+        if dialect.think:
+            past = dialect.think.close in self.record.generated(line.context)
+        else:  # an answer inside a branch is not the line's own
+            past = dialect.close_reasoning.strip() in line.fresh
+        if not past:
             self.force(line, dialect.close_reasoning)
 
     # Calls ---------------------------------------------------------------------------------
@@ -218,7 +236,7 @@ class Machine:
         branch: BranchState | None,
         attempt: int,
     ) -> None:
-        room, limit = self.calls.room(line, branch)
+        room, limit = self.calls.room(line, branch=kind == "branch")
         if self._expired and not line.answering:
             room, limit = 0, "deadline"
         if room <= 0:

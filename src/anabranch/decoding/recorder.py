@@ -44,13 +44,12 @@ class Recorder:
             text=live.text,
             logprobs=tuple(live.logprobs) if scored and live.ids else None,
         )
-        number = live.branch.number if live.branch else live.line.branch
         self.requests[live.request] = Request(
             kind=live.kind,
             context=live.context,
             output=output,
             block=live.place,
-            branch=None if live.kind == "merge" else number,
+            branch=live.number,
             attempt=live.attempt,
             finish=live.finish,
             stop=live.stop,

@@ -8,7 +8,7 @@ agree by construction. The text must be canonical (:func:`anabranch.dialects.wri
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from anabranch.decoding.events import Cancel, Output, Start
 from anabranch.decoding.machine import Machine
@@ -19,68 +19,108 @@ from anabranch.errors import DialectError
 from anabranch.records import Trajectory
 
 
+@dataclass(slots=True)
+class _Strand:
+    """The text of the main line or of one branch: what is still to be handed out of it.
+
+    ``numbers`` are those of the branches it stands in, its own last; ``block`` is the path of the
+    block it hangs in.
+    """
+
+    at: int
+    end: int
+    block: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()
+    blocks: int = 0
+
+
 class Script:
     """Hands out the pieces of a canonical text in the order in which the machine asks for them.
 
-    Nested blocks are left out.
+    A block inside a branch is a fork where the call may stop at its fork tag, and text where not.
     """
 
     def __init__(self, text: str, dialect: Dialect) -> None:
-        self.text, self.dialect, self.at = text, dialect, 0
-        self._branches: dict[tuple[int, ...], dict[int, str]] = {}
-        self._blocks = 0
+        self.text, self.dialect = text, dialect
+        self._strands: dict[tuple[tuple[int, ...], int | None], _Strand] = {
+            ((), None): _Strand(0, len(text))
+        }
+        self._width = 0
 
     def piece(self, start: Start) -> tuple[str, str | None]:
         """The text that this call is to sample, and the stop string that it ends with."""
-        if start.kind == "branch":
-            assert start.branch is not None
-            return self._branches[start.block][start.branch], self.dialect.branch_stop
-        if start.kind == "merge":
-            return self._until(self.dialect.merge_stop), self.dialect.merge_stop
-        end = self.text.find(self.dialect.fork_tag, self.at)
-        if end < 0 or self.dialect.fork_tag not in start.call.stop:
-            rest, self.at = self.text[self.at :], len(self.text)
-            return rest, None
-        piece = self._until(self.dialect.fork_tag)
-        self._read_branches()
-        return piece, self.dialect.fork_tag
-
-    def _until(self, stop: str | None) -> str:
-        assert stop is not None
-        end = self.text.find(stop, self.at)
-        if end < 0:
-            raise DialectError(f"character {self.at}: {stop} is missing")
-        piece = self.text[self.at : end + len(stop)]
-        self.at = end + len(stop)
-        return piece
-
-    def _read_branches(self) -> None:
         dialect = self.dialect
-        self._skip(dialect.fork_text)
-        self._blocks += 1
-        found: dict[int, str] = {}
-        number = 1
-        while self.text.startswith(dialect.branch_header(number), self.at):
-            self._skip(dialect.branch_header(number))
-            found[number] = self._until(dialect.branch_stop)
-            number += 1
-            separator = dialect.branch_separator
-            if self.text.startswith(separator + dialect.branch_header(number), self.at):
-                self._skip(separator)
-        if not found:
-            raise DialectError(f"character {self.at}: branch 1 is missing or not canonical")
-        self._skip(dialect.join_text())
-        self._branches[(self._blocks,)] = found
+        if start.kind == "merge":
+            strand = self._around(start.block)
+            piece, strand.at = self._until(dialect.merge_stop, strand.at)
+            strand.at = self._skip(dialect.after_merge, strand.at)
+            return piece, dialect.merge_stop
+        strand = self._strands[start.block, start.branch]
+        fork = self.text.find(dialect.fork_tag, strand.at, strand.end)
+        if fork < 0 or dialect.fork_tag not in start.call.stop:
+            piece, strand.at = self.text[strand.at : strand.end], strand.end
+            return piece, None if start.kind == "main" else dialect.branch_stop
+        piece, strand.at = self._until(dialect.fork_tag, strand.at)
+        self._open(strand)
+        return piece, dialect.fork_tag
 
     def width(self) -> int:
         """Branches of the block that is about to open."""
-        return len(self._branches[(self._blocks,)])
+        return self._width
 
-    def _skip(self, expected: str) -> None:
-        if not self.text.startswith(expected, self.at):
-            found = self.text[self.at : self.at + len(expected)]
-            raise DialectError(f"character {self.at}: {expected!r} is expected, not {found!r}")
-        self.at += len(expected)
+    def _around(self, block: tuple[int, ...]) -> _Strand:
+        """The strand that a block stands in."""
+        return self._strands[block[:-2], block[-2]] if len(block) > 1 else self._strands[(), None]
+
+    def _open(self, strand: _Strand) -> None:
+        """Take the branches behind a fork tag as strands; the strand goes on behind their join."""
+        spans, strand.at = self._branches(strand.at, strand.numbers)
+        strand.blocks += 1
+        path = (*strand.block, *strand.numbers[-1:], strand.blocks)
+        for number, (at, end) in enumerate(spans, start=1):
+            self._strands[path, number] = _Strand(at, end, path, (*strand.numbers, number))
+        self._width = len(spans)
+
+    def _branches(self, at: int, numbers: tuple[int, ...]) -> tuple[list[tuple[int, int]], int]:
+        """Where each branch begins and ends, from a fork tag on, and where the join ends."""
+        dialect = self.dialect
+        at = self._skip(dialect.fork_text, at)
+        found: list[tuple[int, int]] = []
+        header = dialect.branch_header(1, numbers)
+        while self.text.startswith(header, at):
+            start = at + len(header)
+            at = self._branch_end(start, (*numbers, len(found) + 1))
+            found.append((start, at))
+            header = dialect.branch_header(len(found) + 1, numbers)
+            if self.text.startswith(dialect.branch_separator + header, at):
+                at += len(dialect.branch_separator)
+        if not found:
+            raise DialectError(f"character {at}: branch 1 is missing or not canonical")
+        return found, self._skip(dialect.join_text(), at)
+
+    def _branch_end(self, at: int, numbers: tuple[int, ...]) -> int:
+        dialect = self.dialect
+        while True:
+            end = self._until(dialect.branch_stop, at)[1]
+            fork = self.text.find(dialect.fork_tag, at, end) if dialect.nesting else -1
+            if fork < 0:
+                return end
+            at = self._branches(fork + len(dialect.fork_tag), numbers)[1]
+            if dialect.merge_stop:
+                at = self._skip(dialect.after_merge, self._until(dialect.merge_stop, at)[1])
+
+    def _until(self, stop: str | None, at: int) -> tuple[str, int]:
+        assert stop is not None
+        end = self.text.find(stop, at)
+        if end < 0:
+            raise DialectError(f"character {at}: {stop} is missing")
+        return self.text[at : end + len(stop)], end + len(stop)
+
+    def _skip(self, expected: str, at: int) -> int:
+        if not self.text.startswith(expected, at):
+            found = self.text[at : at + len(expected)]
+            raise DialectError(f"character {at}: {expected!r} is expected, not {found!r}")
+        return at + len(expected)
 
 
 def trajectory_from_text(
@@ -90,8 +130,9 @@ def trajectory_from_text(
 
     Args:
         text: everything behind the prompt.
-        setup: as for decoding. Under a join policy other than ``all`` the branches advance in
-            lockstep, a token a round, and the policy cancels losers as in a race.
+        setup: as for decoding; blocks inside branches are forks down to ``limits.max_depth``.
+            Under a join policy other than ``all`` the branches advance in lockstep, a token a
+            round, and the policy cancels losers as in a race.
         end: whether the text is complete; then an end-of-text token is sampled behind it.
         first: number of a branch that closes before its siblings begin, instead of lockstep: with
             a policy of one's own any set of siblings can so be cancelled.

@@ -18,6 +18,10 @@ class Line:
         block, branch: where it hangs (``()`` and None for the main line).
         context: segment indices that its next call sees.
         path: sampled tokens on the longest way to its end.
+        parent: the line that opened the block it hangs in.
+        own: sampled tokens of its own calls, those that were lost left out.
+        spent: sampled tokens of all its calls and of everything inside it.
+        share: how many those may become, where the total is limited.
         fresh: generated text since the last fork or join of this line.
         blocks: how many blocks it has opened.
         calls: how many calls it has made.
@@ -28,6 +32,10 @@ class Line:
     branch: int | None = None
     context: list[int] = field(default_factory=list)
     path: int = 0
+    parent: Line | None = None
+    own: int = 0
+    spent: int = 0
+    share: int | None = None
     fresh: str = ""
     blocks: int = 0
     calls: int = 0
@@ -36,6 +44,11 @@ class Line:
     @property
     def depth(self) -> int:
         return (len(self.block) + 1) // 2
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of the branches that it stands in, its own last."""
+        return () if self.branch is None else (*self.block[1::2], self.branch)
 
 
 @dataclass(slots=True)
@@ -52,7 +65,6 @@ class BranchState:
     body: list[int] = field(default_factory=list)
     text: str = ""
     requests: list[int] = field(default_factory=list)
-    share: int | None = None
 
 
 @dataclass(slots=True)
@@ -101,3 +113,8 @@ class Live:
     def place(self) -> tuple[int, ...]:
         """The path of the block that it belongs to."""
         return self.block.path if self.block else self.line.block
+
+    @property
+    def number(self) -> int | None:
+        """The number of the branch that it writes; None for the main line and for merges."""
+        return None if self.kind == "merge" else self.line.branch

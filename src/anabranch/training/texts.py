@@ -13,10 +13,11 @@ from pathlib import Path
 from anabranch.decoding import Setup, trajectory_from_text
 from anabranch.decoding.prompts import encode_prompt
 from anabranch.dialects import Dialect, parse, write
+from anabranch.dialects.reader import MAX_DEPTH
 from anabranch.engines.base import Tokenizer
 from anabranch.errors import DialectError, RecordError
 from anabranch.jsonl import read_rows, write_records
-from anabranch.records import Problem, Trajectory
+from anabranch.records import Limits, Problem, Trajectory
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ def trajectories(
             tokenizer=tokenizer,
             prompt=rendered,
             prompt_ids=encode_prompt(tokenizer, rendered),
+            limits=Limits(max_depth=MAX_DEPTH),
             id=name,
             problem=Problem(id=name, problem=problem, answer=_gold(row.get("answer"))),
         )
