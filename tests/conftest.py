@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from anabranch.cli.app import main
 from anabranch.engines.loopback import LoopbackServer
 from anabranch.engines.tokenizers import load_tokenizer
 from anabranch.lab.bundled import bundled_model
@@ -45,3 +50,49 @@ def bundled_server() -> Iterator[str]:
 
     with LoopbackServer(load_tokenizer(bundled_model()), script) as server:
         yield server.url
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Callable[..., Done]:
+    """Runs the command line in this process, as its entry point does; warnings are errors too."""
+
+    def run(*arguments: object, code: int | None = 0) -> Done:
+        out, err, status = StringIO(), StringIO(), 0
+        with (
+            chdir(tmp_path),
+            redirect_stdout(out),
+            redirect_stderr(err),
+            patch("sys.argv", ["anabranch", *map(str, arguments)]),
+            patch.dict(os.environ, {"COLUMNS": "120"}),
+        ):
+            try:
+                main()
+            except SystemExit as ended:
+                status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        done = Done(status, out.getvalue(), err.getvalue())
+        if code is not None:
+            assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def fails(cli: Callable[..., Done]) -> Callable[..., str]:
+    """The one line that a failing command says."""
+
+    def run(*arguments: object) -> str:
+        done = cli(*arguments, code=None)
+        assert done.returncode != 0, done.stdout
+        lines = done.stderr.strip().splitlines()
+        assert len(lines) == 1 and lines[0].startswith("anabranch: "), done.stderr
+        return lines[0]
+
+    return run

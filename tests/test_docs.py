@@ -36,28 +36,29 @@ def folder(tmp_path):
     return tmp_path
 
 
-def execute(arguments, folder):
-    environment = dict(os.environ, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", COLUMNS="100")
-    done = subprocess.run(
-        arguments, cwd=folder, capture_output=True, text=True, timeout=110, env=environment
-    )
-    assert done.returncode == 0, f"{arguments}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-
-
 @pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda page: page.name)
-def test_commands(page, folder, bundled_server):
+def test_commands(page, folder, bundled_server, cli):
     for line in commands(page):
         program, *rest = shlex.split(line.replace("http://127.0.0.1:8000", bundled_server))
         assert program == "anabranch", f"{page.name}: not a command of ours: {line}"
-        execute([sys.executable, "-m", "anabranch.cli.app", *rest], folder)
+        cli(*rest)
 
 
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if blocks(p, "python")], ids=lambda page: page.name
 )
 def test_snippets(page, folder):
-    for body in blocks(page, "python"):
-        execute([sys.executable, "-W", "error", "-c", body], folder)
+    """A page's snippets are one program: a later one may use what an earlier one made."""
+    program = "\n".join(blocks(page, "python"))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        env=dict(os.environ, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1"),
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
 def test_links_inside_the_repository_lead_somewhere():

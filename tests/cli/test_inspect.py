@@ -21,6 +21,23 @@ def test_the_real_traces_are_counted_exactly(cli, shared_data):
     assert found["branches_per_block"] == {"2": 427, "3": 11, "4": 1}
 
 
+def test_the_dialect_of_other_traces_is_found(cli, shared_data):
+    done = cli("inspect", shared_data / "traces/multiverse_1k_examples.jsonl", "--json")
+    found = json.loads(done.stdout)
+    assert found["dialect"] == "multiverse"
+    assert (found["rows"], found["well_formed"]) == (24, 23)
+    assert found["malformed"] == [{"id": "multiverse/9", "codes": ["one_branch"]}]
+    assert found["diagnostics"] == {"one_branch": 1}
+    assert found["metrics"]["acceleration_ratio"] > 1
+    done = cli("inspect", shared_data / "traces/multiverse_plan_only.jsonl", "--json")
+    found = json.loads(done.stdout)
+    assert (found["dialect"], found["well_formed"]) == ("multiverse", 5)
+    assert found["diagnostics"] == {"alias_tag": 5}
+    done = cli("inspect", shared_data / "traces/threadweaver_page.jsonl", "--json")
+    found = json.loads(done.stdout)
+    assert (found["dialect"], found["well_formed"]) == ("threadweaver", 3)
+
+
 def test_rows_and_figures_are_shown(cli, tmp_path):
     write_records(tmp_path / "t.jsonl", [{"id": "one", "text": GOOD}, {"id": "two", "text": CUT}])
     shown = cli("inspect", "t.jsonl").stdout

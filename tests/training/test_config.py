@@ -1,5 +1,7 @@
 """Configuration from TOML and from ``--set``; errors are one line naming the field."""
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -56,3 +58,13 @@ def test_differences_leave_out_what_does_not_change_the_result() -> None:
     one = SFTConfig().model_dump()
     other = SFTConfig(seed=2, log_every=3, keep=9, save_every=1).model_dump()
     assert config_differences(one, other) == ["seed: 0 → 2"]
+
+
+def test_the_page_shows_every_setting_with_its_default():
+    page = Path(__file__).resolve().parents[2] / "docs" / "tree-training.md"
+    (block,) = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    shown = tomllib.loads(block)
+    optional = set(re.findall(r"^# (\w+) =", block, re.MULTILINE))
+    defaults = SFTConfig().model_dump()
+    assert shown == {name: value for name, value in defaults.items() if name not in optional}
+    assert {name for name in optional if defaults[name] is not None} == set()

@@ -1,13 +1,16 @@
 """The tree layout: what is shared, what is a target, and what is refused."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from tree_cases import groups, make_trajectory
 
-from anabranch.records import Request, Segment, Trajectory
+from anabranch.decoding import Setup, trajectory_from_text
+from anabranch.dialects import Block, Branch, Document, PlanItem, TextPart, get_dialect, write
+from anabranch.records import Limits, Request, Segment, Trajectory
 from anabranch.training.layout import LayoutError, Path, TreeLayout, build_layout, layout_paths
 
 
@@ -122,6 +125,41 @@ def test_training_ids_are_the_ids_that_were_sampled() -> None:
             last = ancestors(layout, int(layout.rows[own[-1]]))
             ids = (*layout.ids[last].tolist(), int(layout.tokens[own[-1]]))
             assert ids == trajectory.ids_of((*request.context, request.output))
+
+
+class Characters:
+    """One token a character."""
+
+    eos_ids = frozenset({0})
+    bos_id = None
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(char) for char in text]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(map(chr, ids))
+
+
+@pytest.mark.parametrize("name", ["multiverse", "npr"])
+def test_blocks_inside_branches_are_laid_out_as_they_are_decoded(name: str) -> None:
+    kind = get_dialect(name).branch_kind
+    plan = [PlanItem(1, kind, "a"), PlanItem(2, kind, "b")]
+    inner = Block(plan, [Branch(1, kind, "one"), Branch(2, kind, "two")], "inside")
+    nested = Branch(2, kind, parts=[TextPart("then "), inner, TextPart(" so")])
+    outer = Block(plan, [Branch(1, kind, "first"), nested], "outside")
+    text = write(Document([TextPart("x"), outer, TextPart("end")]), get_dialect(name))
+    setup = Setup(get_dialect(name), Characters(), "Q", (81,), limits=Limits(max_depth=2))
+    trajectory = trajectory_from_text(text, setup)
+    assert [request.kind for request in trajectory.requests].count("branch") == 5
+    layout = build_layout(trajectory)
+    assert len(layout.rows) == trajectory.sampled_tokens
+    for index, unit in enumerate(trajectory.units()):
+        edges = np.flatnonzero(layout.request == unit.request)
+        assert tuple(layout.tokens[edges]) == unit.completion, index
+        seen = tuple(layout.ids[ancestors(layout, int(layout.rows[edges[0]]))])
+        assert seen == unit.context
+    # The join holds what was sampled in the branch as it stands: only siblings stand twice.
+    assert len(layout) < layout.raw_tokens / 2
 
 
 def test_weights_and_requests_that_are_left_out() -> None:

@@ -6,6 +6,7 @@ Both ways run on the same engine, one after the other, so the seconds can be com
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
@@ -21,7 +22,7 @@ from rich.table import Table
 from anabranch.cli.common import EngineOptions, Opened, console, open_engine
 from anabranch.cli.live import Board
 from anabranch.decoding import Answer, JoinPolicy, decode
-from anabranch.jsonl import write_records
+from anabranch.jsonl import atomic_writer, write_records
 from anabranch.lab.data import lab_setup
 from anabranch.lab.evaluate import FIRST_SUCCESS, Solved, judge, with_limits
 from anabranch.lab.families import LabProblem, draw_distinct
@@ -61,8 +62,11 @@ async def _demo(
         await _warm_up(opened, chosen["chains"][0])
         for family, problems in chosen.items():
             console.rule(titles[family], align="left")
-            pairs = [await _both_ways(opened, p, policies[family], picture) for p in problems]
-            picture = None
+            shown = problems[len(problems) // 2] if family == "chains" else None
+            pairs = [
+                await _both_ways(opened, p, policies[family], picture if p is shown else None)
+                for p in problems
+            ]
             console.print(_table(pairs))
             solved += [one for pair in pairs for one in pair]
     if save is not None:
@@ -145,5 +149,9 @@ def _draw(problem: LabProblem, boards: list[Board], path: Path) -> None:
     for board in boards:
         board.width = 76
         recorder.print(board.tree())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    recorder.save_svg(str(path), title="anabranch")
+    # The fonts that rich would load from another host are left out: any monospace one will do.
+    drawing = re.sub(
+        r"@font-face \{.*?\}\s*", "", recorder.export_svg(title="anabranch"), flags=re.S
+    )
+    with atomic_writer(path) as handle:
+        handle.write(drawing)

@@ -79,7 +79,7 @@ def results(
     problems: Annotated[int, typer.Option(min=1, help="Held-out problems of each size.")] = 500,
     timed: Annotated[int, typer.Option(min=1, help="Problems whose wall clock is taken.")] = 30,
     local: Annotated[Path | None, typer.Option(help="Another lab checkpoint.")] = None,
-    name: Annotated[str, typer.Option(help="What the page calls the model.")] = "the package",
+    name: Annotated[str, typer.Option(help="What the page calls the model.")] = "the bundled one",
 ) -> None:
     """Measure a lab model on held-out problems; writes page, plot and JSON."""
     from anabranch.lab.page import draw, page

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from anabranch.dialects import Dialect, dialect_names, get_dialect, parse
+from anabranch.dialects import VARIANTS, Dialect, dialect_names, get_dialect, parse
 from anabranch.errors import RecordError, UsageError
 from anabranch.jsonl import read_rows, record_error
 from anabranch.records import Trajectory
@@ -88,8 +88,8 @@ def choose_dialect(name: str | None, path: Path, field: str = "text") -> Dialect
     if len(named) > 1:
         raise UsageError(f"{path}: several dialects ({', '.join(sorted(named))}): use --dialect")
     scores = {known: _score(get_dialect(known), sample) for known in dialect_names()}
-    blocks, best = max((score, known) for known, score in scores.items())
-    rivals = [known for known, score in scores.items() if score == blocks]
+    highest, best = max((score, known) for known, score in scores.items())
+    rivals = [known for known, score in scores.items() if score == highest]
     if len(rivals) > 1:
         # Names of one family differ in white space only, and read the same.
         families = {known.partition(":")[0] for known in rivals}
@@ -102,12 +102,13 @@ def choose_dialect(name: str | None, path: Path, field: str = "text") -> Dialect
     return get_dialect(best)
 
 
-def _score(dialect: Dialect, sample: list[Trace]) -> int:
-    """Blocks read without an error, less the errors."""
-    score = 0
+def _score(dialect: Dialect, sample: list[Trace]) -> tuple[int, int]:
+    """Blocks read without an error, less the errors; then, how few forms are not its own."""
+    score = variants = 0
     for trace in sample:
         document = parse(trace.text, dialect)
         score -= sum(d.is_error for d in document.diagnostics)
+        variants += sum(d.code in VARIANTS for d in document.diagnostics)
         if document.well_formed:
             score += len(list(document.all_blocks()))
-    return score
+    return score, -variants

@@ -21,7 +21,7 @@ from anabranch.cli.common import console
 from anabranch.cli.traces import choose_dialect
 from anabranch.decoding import render_prompt
 from anabranch.decoding.prompts import tag_texts
-from anabranch.dialects import Dialect
+from anabranch.dialects import Dialect, get_dialect
 from anabranch.engines.tokenizers import check_tags, load_tokenizer, single_tokens
 from anabranch.errors import UsageError
 from anabranch.jsonl import read_rows
@@ -61,7 +61,7 @@ def sft(
 
     settings = load_config(SFTConfig, config, overrides or ())
     require_checkpoint(model)
-    chosen = choose_dialect(dialect, data, text_field)
+    chosen = _as_trained(model, choose_dialect(dialect, data, text_field))
     if add_tags:
         model = _with_tags(model, output / "start", chosen)
     info = _info(model, chosen)
@@ -89,6 +89,15 @@ def sft(
         f"{result.steps} steps, loss {result.loss:.4f}, {result.seconds:.0f} s; "
         f"{len(result.skipped)} samples skipped; the model is in {output / 'model'}"
     )
+
+
+def _as_trained(model: Path, dialect: Dialect) -> Dialect:
+    """The checkpoint's own spacing of the same dialect: texts are read in any, written in this."""
+    if not (model / FILE).is_file():
+        return dialect
+    known = load_checkpoint_info(model).dialect
+    same = known.partition(":")[0] == dialect.name.partition(":")[0]
+    return get_dialect(known) if same else dialect
 
 
 def _with_tags(model: Path, folder: Path, dialect: Dialect) -> Path:

@@ -41,7 +41,7 @@ def page(result: dict[str, Any], *, plot: str | None = None) -> str:
 
 def _intro(result: dict[str, Any]) -> str:
     return (
-        f"Made by `make results` with the model in `{result['model']}`, greedily, on held-out "
+        f"Made by `make results`. Model: {result['model']}, decoded greedily on held-out "
         "problems: the split is by a hash of the problem, and no problem of it is ever drawn for "
         f"training. {result['problems']} problems of each size. Brackets are 95 % intervals "
         "(Wilson; bootstrap over problems for ratios). Tokens are sampled tokens; the path is the "
