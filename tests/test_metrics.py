@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from anabranch.dialects import (
+    MULTIVERSE,
+    NPR,
     PARALLEL_R1,
     PARASON,
     THREADWEAVER,
+    Dialect,
     Document,
     PlanItem,
     TextPart,
@@ -267,6 +270,43 @@ def test_nested_texts() -> None:
     path = begin + (3 + begin + 4 + close + merge + close) + merge
     assert figures.critical_path == path
     assert figures.total_tokens == path + (1 + close) + (1 + close)
+
+
+@pytest.mark.parametrize("dialect", [MULTIVERSE, NPR], ids=lambda d: d.name)
+def test_nested_texts_with_a_merge_inside_the_block(dialect: Dialect) -> None:
+    compact, kind = dialect.compact(), dialect.branch_kind
+    plan = [PlanItem(1, kind, "a"), PlanItem(2, kind, "b")]
+    inner = TextBlock(plan, [TextBranch(1, kind, "xx"), TextBranch(2, kind, "xxxx")], "m")
+    nested = TextBranch(2, kind, parts=[TextPart("pre"), inner, TextPart("post")])
+    outer = TextBlock(plan, [TextBranch(1, kind, "y" * 9), nested], "nn")
+    text = write(Document([TextPart("in"), outer, TextPart("end")]), compact)
+    figures = document_metrics(parse(text, compact), compact, len)
+    assert compact.merge is not None
+    close, merge = len(compact.branch.close), len(compact.merge.close)
+    begin = text.index(compact.fork_tag) + len(compact.fork_tag) - len("in")
+    deep = begin + (4 if compact.dotted else 0)  # 2.1: and 2.2: in place of 1: and 2:
+    inside = len("pre") + deep + (4 + close) + (1 + merge) + len("post") + close
+    assert inside > 9 + close
+    assert figures.critical_path == len("inend") + begin + inside + (2 + merge)
+    assert figures.total_tokens == figures.critical_path + (9 + close) + (2 + close)
+    assert figures.plan_tokens == begin + deep
+    assert figures.merge_tokens == (1 + merge) + (2 + merge)
+    assert figures.branches_per_block == (2, 2) and figures.well_formed
+    assert figures.total_tokens + figures.forced_tokens == len(text)
+
+
+def test_multiverse_traces_are_measured(shared_data: Path) -> None:
+    rows = []
+    with (shared_data / "traces/multiverse_1k_examples.jsonl").open(encoding="utf-8") as lines:
+        for line in lines:
+            row = json.loads(line)
+            document = parse(row["text"], MULTIVERSE)
+            figures = document_metrics(document, MULTIVERSE, lambda text: len(text.split()))
+            assert figures.blocks == row["blocks"]
+            assert 0 < figures.critical_path < figures.total_tokens
+            rows.append(figures)
+    summary = summarise(rows)
+    assert summary.activation_ratio == 1 and summary.format_correctness == pytest.approx(23 / 24)
 
 
 def figures_of(total: int, critical: int, *blocks: int, **more: object) -> Metrics:
