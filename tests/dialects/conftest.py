@@ -72,7 +72,8 @@ def documents(
 
         @st.composite
         def inside(draw: st.DrawFn, number: int, kind: str) -> Branch:
-            parts = [TextPart(draw(free)), draw(block(nested=True)), TextPart(draw(free))]
+            before, after = TextPart(draw(free)), TextPart(draw(free))
+            parts: list[TextPart | Block] = [before, draw(block(nested=True)), after]
             return Branch(number, kind, "", parts)
 
         @st.composite
