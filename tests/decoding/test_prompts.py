@@ -6,6 +6,7 @@ import json
 
 import pytest
 from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
@@ -33,6 +34,7 @@ def folder(tmp_path):
     raw.add_special_tokens(["<s>", "</s>"])
     raw.add_tokens(tags)
     raw.pre_tokenizer = Split("", "isolated")
+    raw.decoder = Fuse()
     raw.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     raw.save(str(tmp_path / "tokenizer.json"))
     config = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}

@@ -20,12 +20,12 @@ TOKENIZER = CharTokenizer()
 PLAN = "<think>p<Parallel><Outlines><Subtask>1:a</Subtask><Subtask>2:b</Subtask></Outlines>"
 SCRIPT = {
     "Q": PLAN,
-    "<Thread>1:": "A" * 60 + "</Thread>",
-    "<Thread>2:": "B" * 60 + "</Thread>",
+    "<Thread>1:": "A" * 600 + "</Thread>",
+    "<Thread>2:": "B" * 600 + "</Thread>",
     "</Parallel>": "r</think>\\boxed{3}",
 }
 FULL = (
-    f"{PLAN}<Thread>1:{'A' * 60}</Thread><Thread>2:{'B' * 60}</Thread></Parallel>"
+    f"{PLAN}<Thread>1:{'A' * 600}</Thread><Thread>2:{'B' * 600}</Thread></Parallel>"
     "r</think>\\boxed{3}"
 )
 
@@ -100,7 +100,7 @@ def test_a_server_that_is_not_there_is_found_when_it_comes():
             )
             async with fleet:
                 assert [one.healthy for one in fleet.statistics().replicas] == [True, False]
-                call = Call(tuple(TOKENIZER.encode("<Thread>1:")), ("</Thread>",), 100)
+                call = Call(tuple(TOKENIZER.encode("<Thread>1:")), ("</Thread>",), 1000)
                 busy = fleet.generate(call)
                 await anext(busy)
                 async with server(port) as back:
@@ -111,7 +111,7 @@ def test_a_server_that_is_not_there_is_found_when_it_comes():
         return text, served
 
     text, served = asyncio.run(main())
-    assert text == "A" * 60 + "</Thread>"
+    assert text == "A" * 600 + "</Thread>"
     assert served == 3  # two requests of its discovery, and the call
 
 

@@ -103,12 +103,13 @@ def choose_dialect(name: str | None, path: Path, field: str = "text") -> Dialect
 
 
 def _score(dialect: Dialect, sample: list[Trace]) -> tuple[int, int]:
-    """Blocks read without an error, less the errors; then, how few forms are not its own."""
+    """Blocks read without an error against errors; then, how few forms are not its own."""
     score = variants = 0
     for trace in sample:
         document = parse(trace.text, dialect)
         score -= sum(d.is_error for d in document.diagnostics)
         variants += sum(d.code in VARIANTS for d in document.diagnostics)
         if document.well_formed:
-            score += len(list(document.all_blocks()))
+            # One whole block says more than one deviation elsewhere.
+            score += 2 * len(list(document.all_blocks()))
     return score, -variants
