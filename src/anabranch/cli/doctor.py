@@ -26,7 +26,7 @@ from anabranch.records import Limits
 
 _PACKAGES = ("pydantic", "aiohttp", "torch", "transformers", "accelerate", "xgrammar", "llguidance")
 #: A problem of the bundled model; any other model is only asked whether it answers.
-_PROBLEM = "a:4B-5C*3D*2;b:9F-8G*9H+4;c:7L*1M-6N-9;d:7Q*4R+8S+1?"
+_PROBLEM = "d:S8T(*2)U(-1)V(-1)W(*9)X(*5);f:k7l(*3)m(-9)o(-9)p(-9)q(*3)?"
 
 
 def doctor(
