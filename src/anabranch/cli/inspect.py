@@ -71,7 +71,8 @@ def inspect(
     counts = _Counts()
     listing = Table(title=f"{file.name} · {chosen.title}", title_justify="left")
     for name in ("row", "blocks", "branches", "total", "critical", "ratio", "deviations"):
-        listing.add_column(name, justify="left" if name in ("row", "deviations") else "right")
+        left = name in ("row", "deviations")
+        listing.add_column(name, justify="left" if left else "right", overflow="fold")
 
     def bad(error: RecordError) -> None:
         counts.unreadable.append(str(error))
@@ -130,15 +131,15 @@ def _print(counts: _Counts, listing: Table, dialect: Dialect, unit: str, rows: i
     for row in counts.malformed[:20]:
         console.print(f"  malformed {row['id']}: {', '.join(row['codes'])}", markup=False)
     pairs = ", ".join(f"{n}: {c}" for n, c in sorted(counts.blocks_per_row.items()))
-    console.print(f"blocks per row  {pairs}")
+    console.print(f"blocks per row  {pairs}", soft_wrap=True)
     pairs = ", ".join(f"{n}: {c}" for n, c in sorted(counts.branches_per_block.items()))
-    console.print(f"branches per block  {pairs or 'none'}")
+    console.print(f"branches per block  {pairs or 'none'}", soft_wrap=True)
     if counts.codes:
         pairs = ", ".join(f"{code}: {n}" for code, n in counts.codes.most_common())
-        console.print(f"rows with deviations  {pairs}")
+        console.print(f"rows with deviations  {pairs}", soft_wrap=True)
     if counts.metrics:
         summary = summarise(counts.metrics)
-        for name, value in summary.model_dump().items():
+        for name, value in summary.model_dump(exclude={"rows"}, exclude_none=True).items():
             shown = f"{value:.3f}" if isinstance(value, float) else str(value)
             console.print(f"{name.replace('_', ' ')}  {shown}")
         console.print(f"counted in {unit}", style="dim")
