@@ -8,7 +8,6 @@ torch; training writes it. Loading weights is elsewhere.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -19,6 +18,8 @@ from anabranch.jsonl import atomic_writer
 
 FILE = "anabranch.json"
 PROBLEM = "{problem}"
+#: The usual file of weights; a checkpoint may have others, or shards named by an index.
+WEIGHTS = "model.safetensors"
 
 
 class CheckpointInfo(BaseModel):
@@ -119,18 +120,24 @@ def load_checkpoint_info(directory: Path | str) -> CheckpointInfo:
     return info
 
 
-def missing_files(directory: Path | str) -> list[str]:
-    """What a directory lacks to be a loadable checkpoint; empty when it has all."""
+def missing_files(directory: Path | str, *, tokenizer: bool = True) -> list[str]:
+    """What a directory lacks to be a loadable checkpoint, as far as names tell.
+
+    Args:
+        directory: it may not exist.
+        tokenizer: whether ``tokenizer.json`` is needed too.
+    """
     directory = Path(directory)
-    missing = [name for name in ("config.json", "tokenizer.json") if not _has(directory, [name])]
-    weights = ("model.safetensors", "model.safetensors.index.json")
-    if not _has(directory, weights):
-        missing.append(weights[0])
-    index = directory / weights[1]
-    if index.is_file() and not (directory / weights[0]).is_file():
-        shards = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
-        missing += sorted(name for name in shards if not (directory / name).is_file())
-    return missing
+    needed = ["config.json", *(["tokenizer.json"] if tokenizer else [])]
+    missing = [name for name in needed if not (directory / name).is_file()]
+    shards: set[str] = set()
+    for index in directory.glob("*.index.json"):
+        named = json.loads(index.read_text(encoding="utf-8")).get("weight_map", {})
+        shards.update(map(str, named.values()))
+    patterns = ("*.safetensors", "*.bin", "*.gguf")
+    if not shards and not any(any(directory.glob(pattern)) for pattern in patterns):
+        missing.append(WEIGHTS)
+    return missing + sorted(name for name in shards if not (directory / name).is_file())
 
 
 def require_checkpoint(directory: Path | str) -> None:
@@ -144,7 +151,3 @@ def require_checkpoint(directory: Path | str) -> None:
     missing = missing_files(directory)
     if missing:
         raise ModelError(f"{directory}: not a complete checkpoint: {', '.join(missing)} missing")
-
-
-def _has(directory: Path, names: Iterable[str]) -> bool:
-    return any((directory / name).is_file() for name in names)

@@ -17,6 +17,7 @@ import torch
 import transformers
 from torch import Tensor
 
+from anabranch.checkpoint import missing_files
 from anabranch.engines.tokenizers import HFTokenizer, load_tokenizer
 from anabranch.errors import ModelError, TokenizerError
 
@@ -140,23 +141,18 @@ def check_files(folder: Path) -> None:
     Raises:
         ModelError: names the file that is missing.
     """
-    config = folder / "config.json"
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder: name a folder with a model in it")
-    if not config.is_file():
-        raise ModelError(f"{config} is missing: {folder} holds no transformers model")
+    missing = missing_files(folder, tokenizer=False)
+    if missing:
+        raise ModelError(
+            f"{folder / missing[0]} is missing: {folder} holds no complete model; copy it"
+        )
+    config = folder / "config.json"
     try:
         json.loads(config.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ModelError(f"{config}: not JSON: {error}") from None
-    for index in folder.glob("*.index.json"):
-        for name in sorted(set(json.loads(index.read_text()).get("weight_map", {}).values())):
-            if not (folder / name).is_file():
-                raise ModelError(f"{folder / name} is missing, named by {index.name}: copy it")
-    if not any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "*.bin", "*.gguf")):
-        raise ModelError(
-            f"{folder / 'model.safetensors'} is missing: the folder holds no weights; copy them"
-        )
 
 
 def _reason(folder: Path, error: Exception) -> str:
