@@ -10,7 +10,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 
 from anabranch.checkpoint import FILE, CheckpointInfo, load_checkpoint_info, require_checkpoint
@@ -19,6 +21,19 @@ from anabranch.errors import UsageError
 from anabranch.lab.bundled import bundled_model as bundled_model
 
 console = Console(highlight=False)
+
+#: Options that every command with an engine has; together they make :class:`EngineOptions`.
+Url = Annotated[str | None, typer.Option("--engine", help="URL of an OpenAI-compatible server.")]
+Model = Annotated[str | None, typer.Option(help="The model's name at the server.")]
+TokenizerFolder = Annotated[
+    Path | None, typer.Option("--tokenizer", help="Folder with the served model's tokenizer.")
+]
+Local = Annotated[Path | None, typer.Option(help="Folder of a model to run here.")]
+ApiKey = Annotated[str | None, typer.Option(envvar="ANABRANCH_API_KEY")]
+Retokenize = Annotated[
+    bool, typer.Option(help="Accept a server that gives text only; drift is counted.")
+]
+DialectName = Annotated[str | None, typer.Option(help="Default: the checkpoint's own.")]
 
 
 @dataclass(frozen=True)

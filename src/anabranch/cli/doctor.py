@@ -7,7 +7,6 @@ import os
 import platform
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,7 +14,20 @@ from rich.table import Table
 
 from anabranch import __version__
 from anabranch.checkpoint import missing_files
-from anabranch.cli.common import EngineOptions, Opened, bundled_model, console, open_engine
+from anabranch.cli.common import (
+    ApiKey,
+    DialectName,
+    EngineOptions,
+    Local,
+    Model,
+    Opened,
+    Retokenize,
+    TokenizerFolder,
+    Url,
+    bundled_model,
+    console,
+    open_engine,
+)
 from anabranch.decoding import make_setup, run
 from anabranch.decoding.prompts import tag_texts
 from anabranch.dialects import Dialect, dialect_names, get_dialect
@@ -30,13 +42,13 @@ _PROBLEM = "d:S8T(*2)U(-1)V(-1)W(*9)X(*5);f:k7l(*3)m(-9)o(-9)p(-9)q(*3)?"
 
 
 def doctor(
-    engine: Annotated[str | None, typer.Option(help="URL of an OpenAI-compatible server.")] = None,
-    model: Annotated[str | None, typer.Option(help="The model's name at the server.")] = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="Folder of its tokenizer.")] = None,
-    local: Annotated[Path | None, typer.Option(help="Folder of a model to run here.")] = None,
-    api_key: Annotated[str | None, typer.Option(envvar="ANABRANCH_API_KEY")] = None,
-    retokenize: Annotated[bool, typer.Option(help="Accept a server that gives text only.")] = False,
-    dialect: Annotated[str | None, typer.Option(help="Default: the checkpoint's own.")] = None,
+    engine: Url = None,
+    model: Model = None,
+    tokenizer: TokenizerFolder = None,
+    local: Local = None,
+    api_key: ApiKey = None,
+    retokenize: Retokenize = False,
+    dialect: DialectName = None,
     problem: Annotated[str, typer.Option(help="What the engine is asked.")] = _PROBLEM,
     max_total: Annotated[int, typer.Option(min=8, help="Cap on the trial's tokens.")] = 512,
 ) -> None:

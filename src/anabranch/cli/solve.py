@@ -12,7 +12,19 @@ from pydantic import ValidationError
 from rich.live import Live
 from rich.table import Table
 
-from anabranch.cli.common import EngineOptions, Opened, console, open_engine
+from anabranch.cli.common import (
+    ApiKey,
+    DialectName,
+    EngineOptions,
+    Local,
+    Model,
+    Opened,
+    Retokenize,
+    TokenizerFolder,
+    Url,
+    console,
+    open_engine,
+)
 from anabranch.cli.live import Board
 from anabranch.decoding import Answer, Setup, decode, make_policy, make_setup
 from anabranch.dialects import get_dialect
@@ -26,17 +38,13 @@ _OUTCOMES_OK = ("answered",)
 
 def solve(
     problem: Annotated[str, typer.Argument(help="The problem; '-' reads it from standard input.")],
-    engine: Annotated[str | None, typer.Option(help="URL of an OpenAI-compatible server.")] = None,
-    model: Annotated[str | None, typer.Option(help="The model's name at the server.")] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="Folder with the served model's tokenizer.")
-    ] = None,
-    local: Annotated[Path | None, typer.Option(help="Folder of a model to run here.")] = None,
-    api_key: Annotated[str | None, typer.Option(envvar="ANABRANCH_API_KEY")] = None,
-    retokenize: Annotated[
-        bool, typer.Option(help="Accept a server that gives text only; drift is counted.")
-    ] = False,
-    dialect: Annotated[str | None, typer.Option(help="Default: the checkpoint's own.")] = None,
+    engine: Url = None,
+    model: Model = None,
+    tokenizer: TokenizerFolder = None,
+    local: Local = None,
+    api_key: ApiKey = None,
+    retokenize: Retokenize = False,
+    dialect: DialectName = None,
     mode: Annotated[str, typer.Option(help="parallel or sequential.")] = "parallel",
     join: Annotated[str, typer.Option(help="all or first_conclusive.")] = "all",
     width: Annotated[

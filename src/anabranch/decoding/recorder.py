@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from anabranch.decoding.state import BlockState, Live
 from anabranch.engines.base import Tokenizer
@@ -128,7 +129,7 @@ class Recorder:
         return sum(len(self.segments[index].ids) for index in context)
 
     def ids(self, context: Sequence[int]) -> tuple[int, ...]:
-        return tuple(token for index in context for token in self.segments[index].ids)
+        return tuple(chain.from_iterable(self.segments[index].ids for index in context))
 
     def generated(self, context: Sequence[int]) -> str:
         """The text of a context without the prompt."""

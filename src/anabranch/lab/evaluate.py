@@ -6,8 +6,8 @@ One problem in one form gives one :class:`Solved`. Tables and pages are made of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from anabranch.decoding import FirstConclusive, JoinPolicy, Setup, decode_many
 from anabranch.dialects import get_dialect, parse
@@ -71,7 +71,6 @@ async def solve_all(
     policy: JoinPolicy | None = None,
     limits: Limits | None = None,
     concurrency: int = 64,
-    on_done: Callable[[], None] | None = None,
 ) -> list[Solved]:
     """Solve problems in one form, greedily, ``concurrency`` at a time; in their order."""
 
@@ -79,16 +78,12 @@ async def solve_all(
         for problem in problems:
             yield with_limits(lab_setup(problem, form, engine.tokenizer, policy), engine, limits)
 
-    done = await decode_many(
-        setups(), engine, concurrency=concurrency, on_done=lambda _: on_done() if on_done else None
-    )
+    done = await decode_many(setups(), engine, concurrency=concurrency)
     return [judge(p, form, t) for p, t in zip(problems, done, strict=True)]
 
 
 def with_limits(setup: Setup, engine: Engine, limits: Limits | None) -> Setup:
     """A lab setup for one engine."""
-    from dataclasses import replace
-
     return replace(
         setup,
         limits=limits or Limits(),

@@ -22,7 +22,7 @@ from anabranch.engines.tokenizers import check_tags, load_tokenizer
 from anabranch.errors import UsageError
 from anabranch.lab.data import DIALECT, PROMPTS, reference_trajectory
 from anabranch.lab.families import draw
-from anabranch.lab.puzzle import winners
+from anabranch.lab.puzzle import cancel_losers, winners
 from anabranch.lab.recipe import STAGES, Mix, RecipeStage, model_settings
 from anabranch.lab.structure import Form
 from anabranch.lab.tokenizer import save_tokenizer
@@ -44,12 +44,9 @@ def sample(stage: RecipeStage, seed: int, index: int, tokenizer: Tokenizer) -> T
     problem = draw(rng, mix.family, size)
     solution = problem.solve(form)
     if mix.family == "puzzle" and solution.branches and rng.random() < RACES:
-        won = winners(solution)
-        losers = [n for n in range(len(solution.branches)) if n not in won]
-        cancelled = frozenset(n + 1 for n in losers if rng.random() < 0.5)
-        return reference_trajectory(
-            problem, form, tokenizer, winner=won[0] + 1, cancelled=cancelled
-        )
+        cancelled = frozenset(n + 1 for n in cancel_losers(solution, rng).cancelled)
+        winner = winners(solution)[0] + 1
+        return reference_trajectory(problem, form, tokenizer, winner=winner, cancelled=cancelled)
     return reference_trajectory(problem, form, tokenizer)
 
 
