@@ -11,12 +11,17 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from hypothesis import settings
 
 from anabranch.cli.app import main
 from anabranch.engines.loopback import LoopbackServer
 from anabranch.engines.tokenizers import load_tokenizer
 from anabranch.lab.bundled import bundled_model
 from anabranch.lab.data import perfect_reply
+
+# The same examples in every run, and no time limit for one of them on a busy machine.
+settings.register_profile("seeded", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("seeded")
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from anabranch.dialects import (
@@ -18,10 +17,6 @@ from anabranch.dialects import (
     normalised,
     parse,
 )
-
-# The same examples in every run, and no time limit for one of them on a busy machine.
-settings.register_profile("seeded", deadline=None, derandomize=True, max_examples=50)
-settings.load_profile("seeded")
 
 WHITE = " \t\r\n"
 PIECES = [
