@@ -98,6 +98,6 @@ class CompletionsEngine(HttpEngine):
         }
         if call.stop and found.server_stops:
             body["stop"] = call.stop
-        if call.logprobs and found.logprobs is not None:
+        if (call.logprobs or found.always_score) and found.logprobs is not None:
             body["logprobs"] = found.logprobs
         return encode_body(body, self._extra)

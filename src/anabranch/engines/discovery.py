@@ -1,8 +1,9 @@
 """What a completions server can do, found by asking it: its models, and two requests of 4 tokens.
 
-The first request shows whether token ids and log-probs come back and whether the local tokenizer
-is the server's; the second repeats it with a stop string taken from the first answer, which shows
-what the server does with stop strings and whether it reports a prefix cache.
+The first request shows whether token ids and log-probs come back (asked again where they come only
+together) and whether the local tokenizer is the server's; the second repeats it with a stop string
+taken from the first answer, which shows what the server does with stop strings and whether it
+reports a prefix cache. More is asked, on demand, in :mod:`anabranch.engines.abilities`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Literal
 
 from anabranch.engines.base import Capabilities, Tokenizer
 from anabranch.engines.failures import StatusError
-from anabranch.engines.reader import NO_IDS
+from anabranch.engines.reader import NO_IDS, ids_in_scores, scores_in
 from anabranch.engines.sse import SseReader, json_objects
 from anabranch.engines.transport import Transport
 from anabranch.errors import EngineError, UsageError
@@ -54,12 +55,14 @@ class Found:
         server_stops: whether stop strings are left to the server. They are not where its answer
             would not tell a stop string from the model's own end.
         logprobs: value of the request field that brings log-probs, None if there is none.
+        always_score: ids come only together with log-probs: they are always asked for.
     """
 
     model: str
     capabilities: Capabilities
     server_stops: bool
     logprobs: int | None
+    always_score: bool = False
 
 
 @dataclass(slots=True)
@@ -69,6 +72,7 @@ class Probe:
     text: str = ""
     ids: list[int] = field(default_factory=list)
     scores: int = 0
+    finish: str | None = None
     stop_reason: Any = None
     usage: dict[str, Any] = field(default_factory=dict)
 
@@ -135,18 +139,22 @@ async def discover(
         "logprobs": 0,
         "ignore_eos": True,
     }
-    first = await _ask(transport, encode_body(body, extra))
+    first = await ask(transport, encode_body(body, extra))
     where = transport.url + COMPLETIONS
+    always_score = False
+    if not first.ids and not first.scores:
+        # llama.cpp takes 0 for "none", and its ids come among the log-probs.
+        first = await ask(transport, encode_body({**body, "logprobs": 1}, extra))
+        body["logprobs"] = 1
+        always_score = bool(first.ids)
     ids_out = bool(first.ids)
     if not ids_out and ids == "require":
         raise EngineError(NO_IDS.format(where=where))
     notes = _check_prompt(first, len(prompt), where, ids)
     if ids_out:
         check_tokenizer(first, tokenizer, where)
-    score = 0 if first.scores else 1
     stop = stop_for(first)
-    again = {**body, "logprobs": score, **({"stop": [stop]} if stop else {})}
-    second = await _ask(transport, encode_body(again, extra))
+    second = await ask(transport, encode_body(body | ({"stop": [stop]} if stop else {}), extra))
     include, told = False, ids_out
     if stop is None:
         notes.append("what it does with stop strings could not be seen")
@@ -158,6 +166,8 @@ async def discover(
             )
     if not ids_out:
         notes.append("no token ids: its text is encoded with the local tokenizer")
+    if always_score:
+        notes.append("token ids come only with log-probs, which are asked for in every request")
     capabilities = Capabilities(
         ids_out=ids_out,
         logprobs=ids_out and bool(second.scores),
@@ -166,7 +176,8 @@ async def discover(
         window=window,
         notes=tuple(notes),
     )
-    return Found(model, capabilities, told, score if second.scores else None)
+    score: int | None = body["logprobs"] if second.scores else None
+    return Found(model, capabilities, told, score, always_score)
 
 
 def encode_body(body: Mapping[str, Any], extra: Mapping[str, Any]) -> bytes:
@@ -184,7 +195,12 @@ def probe_prompt(tokenizer: Tokenizer, window: int | None) -> list[int]:
     return ids[: max(1, room)]
 
 
-async def _ask(transport: Transport, body: bytes) -> Probe:
+async def ask(transport: Transport, body: bytes) -> Probe:
+    """One streamed completion, collected.
+
+    Raises:
+        EngineError: as for :meth:`Transport.begin`, or the stream is broken.
+    """
     stream = await transport.begin(COMPLETIONS, body)
     reader, probe = SseReader(), Probe()
     data = stream.first
@@ -209,8 +225,10 @@ def _collect(probe: Probe, event: str, where: str) -> None:
         probe.usage = value.get("usage") or probe.usage
         for choice in value.get("choices") or ():
             probe.text += choice.get("text") or ""
-            probe.ids += choice.get("token_ids") or ()
-            probe.scores += len((choice.get("logprobs") or {}).get("token_logprobs") or ())
+            logprobs = choice.get("logprobs") or {}
+            probe.ids += choice.get("token_ids") or ids_in_scores(logprobs) or ()
+            probe.scores += len(scores_in(logprobs) or ())
+            probe.finish = choice.get("finish_reason") or probe.finish
             probe.stop_reason = choice.get("stop_reason") or probe.stop_reason
 
 

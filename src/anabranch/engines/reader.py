@@ -24,6 +24,22 @@ NO_IDS = (
 )
 
 
+def ids_in_scores(logprobs: dict[str, Any]) -> list[int] | None:
+    """Token ids among the log-probs, where llama.cpp has them; None if there are none."""
+    content = logprobs.get("content")
+    if not content or "id" not in content[0]:
+        return None
+    return [entry["id"] for entry in content]
+
+
+def scores_in(logprobs: dict[str, Any]) -> list[float | None] | None:
+    """The log-probs of the sampled tokens, in either of the two forms in use."""
+    scores: list[float | None] | None = logprobs.get("token_logprobs")
+    if scores is None and logprobs.get("content"):
+        return [entry.get("logprob") for entry in logprobs["content"]]
+    return scores
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What one stream is read by.
@@ -176,6 +192,9 @@ class CompletionReader:
 
     def _tokens(self, choice: dict[str, Any]) -> None:
         ids: Sequence[int] | None = choice.get("token_ids")
+        logprobs = choice.get("logprobs")
+        if ids is None and logprobs:
+            ids = ids_in_scores(logprobs)
         text: str = choice.get("text") or ""
         if not ids and not text:
             return
@@ -196,10 +215,10 @@ class CompletionReader:
         self._new += new
         self._text += settled
         if self._scored:
-            self._score(choice.get("logprobs"), len(ids), output.count - before)
+            self._score(logprobs, len(ids), output.count - before)
 
     def _score(self, logprobs: Any, given: int, kept: int) -> None:
-        scores = logprobs.get("token_logprobs") if logprobs else None
+        scores = scores_in(logprobs) if logprobs else None
         if scores and len(scores) == given:
             self._scores += scores if kept == given else scores[:kept]
         else:
