@@ -131,7 +131,7 @@ async def discover(
     """
     model, window = await find_model(transport, wanted)
     prompt = probe_prompt(tokenizer, window)
-    body = {
+    body: dict[str, Any] = {
         "model": model,
         "prompt": prompt,
         "max_tokens": PROBE_OUTPUT,
@@ -176,7 +176,7 @@ async def discover(
         window=window,
         notes=tuple(notes),
     )
-    score: int | None = body["logprobs"] if second.scores else None
+    score = body["logprobs"] if second.scores else None
     return Found(model, capabilities, told, score, always_score)
 
 
