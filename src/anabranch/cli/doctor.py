@@ -15,18 +15,13 @@ from rich.table import Table
 from anabranch import __version__
 from anabranch.checkpoint import missing_files
 from anabranch.cli.common import (
-    ApiKey,
     DialectName,
     EngineOptions,
-    Local,
-    Model,
     Opened,
-    Retokenize,
-    TokenizerFolder,
-    Url,
     bundled_model,
     console,
     open_engine,
+    takes_engine,
 )
 from anabranch.decoding import make_setup, run
 from anabranch.decoding.prompts import tag_texts
@@ -41,13 +36,9 @@ _PACKAGES = ("pydantic", "aiohttp", "torch", "transformers", "accelerate", "xgra
 _PROBLEM = "d:S8T(*2)U(-1)V(-1)W(*9)X(*5);f:k7l(*3)m(-9)o(-9)p(-9)q(*3)?"
 
 
+@takes_engine
 def doctor(
-    engine: Url = None,
-    model: Model = None,
-    tokenizer: TokenizerFolder = None,
-    local: Local = None,
-    api_key: ApiKey = None,
-    retokenize: Retokenize = False,
+    options: EngineOptions,
     dialect: DialectName = None,
     problem: Annotated[str, typer.Option(help="What the engine is asked.")] = _PROBLEM,
     max_total: Annotated[int, typer.Option(min=8, help="Cap on the trial's tokens.")] = 512,
@@ -56,7 +47,6 @@ def doctor(
     if dialect is not None:
         get_dialect(dialect)
     _installation()
-    options = EngineOptions(engine, model, tokenizer, local, api_key, retokenize)
     healthy = asyncio.run(_try(options, dialect, problem, max_total))
     if not healthy:
         raise typer.Exit(1)

@@ -13,17 +13,12 @@ from rich.live import Live
 from rich.table import Table
 
 from anabranch.cli.common import (
-    ApiKey,
     DialectName,
     EngineOptions,
-    Local,
-    Model,
     Opened,
-    Retokenize,
-    TokenizerFolder,
-    Url,
     console,
     open_engine,
+    takes_engine,
 )
 from anabranch.cli.live import Board
 from anabranch.decoding import Answer, Setup, decode, make_policy, make_setup
@@ -36,14 +31,10 @@ from anabranch.records import Limits, Sampling, Trajectory
 _OUTCOMES_OK = ("answered",)
 
 
+@takes_engine
 def solve(
     problem: Annotated[str, typer.Argument(help="The problem; '-' reads it from standard input.")],
-    engine: Url = None,
-    model: Model = None,
-    tokenizer: TokenizerFolder = None,
-    local: Local = None,
-    api_key: ApiKey = None,
-    retokenize: Retokenize = False,
+    options: EngineOptions,
     dialect: DialectName = None,
     mode: Annotated[str, typer.Option(help="parallel or sequential.")] = "parallel",
     join: Annotated[str, typer.Option(help="all or first_conclusive.")] = "all",
@@ -90,7 +81,6 @@ def solve(
     policy = make_policy(join)
     if dialect is not None:
         get_dialect(dialect)
-    options = EngineOptions(engine, model, tokenizer, local, api_key, retokenize)
 
     async def go() -> Trajectory:
         async with open_engine(options) as opened:

@@ -8,7 +8,7 @@ replaying are :mod:`anabranch.engines.replay`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -91,11 +91,12 @@ class RecordedCall:
 
 @dataclass(frozen=True, slots=True)
 class RecordedEngine:
-    """What the recording says of the engine."""
+    """What the recording says of the engine; ``tokenizer`` is where its tokenizer was read from."""
 
     name: str
     model: str
     capabilities: Capabilities
+    tokenizer: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {"anabranch_recording": FORMAT, **asdict(self)}
@@ -105,7 +106,7 @@ class RecordedEngine:
         known = {field.name for field in fields(Capabilities)}
         found = {name: value for name, value in row["capabilities"].items() if name in known}
         found["notes"] = tuple(found.get("notes", ()))
-        return cls(row["name"], row["model"], Capabilities(**found))
+        return cls(row["name"], row["model"], Capabilities(**found), row.get("tokenizer", ""))
 
 
 def read_recording(path: Path | str) -> tuple[RecordedEngine, list[RecordedCall]]:
@@ -114,21 +115,35 @@ def read_recording(path: Path | str) -> tuple[RecordedEngine, list[RecordedCall]
     Raises:
         RecordError: the file is not a recording, or one of another format.
     """
-    engine: RecordedEngine | None = None
-    calls: list[RecordedCall] = []
+    engine, *calls = _lines(path)
+    assert isinstance(engine, RecordedEngine)
+    recorded = [call for call in calls if isinstance(call, RecordedCall)]
+    return engine, sorted(recorded, key=lambda call: call.begun)
+
+
+def read_header(path: Path | str) -> RecordedEngine:
+    """What a recording says of its engine. Errors as in :func:`read_recording`."""
+    engine = next(_lines(path))
+    assert isinstance(engine, RecordedEngine)
+    return engine
+
+
+def _lines(path: Path | str) -> Iterator[RecordedEngine | RecordedCall]:
+    """The engine, which is always there, then its calls."""
+    headed = False
     for number, row in read_rows(path):
         try:
-            if engine is None:
-                if row.get("anabranch_recording") != FORMAT:
-                    raise RecordError(f"not a recording of format {FORMAT}", path=path, line=number)
-                engine = RecordedEngine.from_json(row)
+            if headed:
+                yield RecordedCall.from_json(row)
+            elif row.get("anabranch_recording") == FORMAT:
+                headed = True
+                yield RecordedEngine.from_json(row)
             else:
-                calls.append(RecordedCall.from_json(row))
+                raise RecordError(f"not a recording of format {FORMAT}", path=path, line=number)
         except (KeyError, TypeError, AttributeError) as error:
             raise RecordError(f"not a recorded call: {error!r}", path=path, line=number) from None
-    if engine is None:
+    if not headed:
         raise RecordError("the recording is empty", path=path)
-    return engine, sorted(calls, key=lambda call: call.begun)
 
 
 def error_to_json(error: AnabranchError) -> dict[str, Any]:

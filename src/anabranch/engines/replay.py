@@ -132,7 +132,8 @@ class RecordingEngine:
         if not self._headed:
             self._headed = True
             self.model = self._engine.model
-            about = RecordedEngine(self.name, self.model, self._engine.capabilities)
+            place = str(getattr(self.tokenizer, "name", ""))
+            about = RecordedEngine(self.name, self.model, self._engine.capabilities, place)
             self._file.write(dump_line(about.to_json()) + "\n")
 
 
