@@ -17,7 +17,7 @@ from torch import Tensor
 from anabranch.errors import ModelError
 from anabranch.training.attention import BACKENDS, NAME, Backend
 from anabranch.training.layout import Path, TreeLayout, layout_paths
-from anabranch.training.loss import edge_logits, to_tensors
+from anabranch.training.loss import edge_logits, to_tensors, unwrapped
 from anabranch.training.packing import collate
 
 #: Largest deviation of a logit, relative to the largest logit, by type of the parameters.
@@ -70,14 +70,15 @@ def audit(model: Any, *, backend: Backend = "auto", tolerance: float | None = No
     """Compare two small trees with their requests alone.
 
     Args:
-        model: a causal LM; its mode and weights are left as they are.
+        model: a causal LM, possibly wrapped for several processes, all of which then call this;
+            its mode and weights are left as they are.
         backend: as it will be used.
         tolerance: largest relative deviation; default by the parameters' type.
 
     Raises:
         ModelError: the implementation is not ``"tree"``, or the logits differ.
     """
-    implementation = getattr(model.config, "_attn_implementation", None)
+    implementation = getattr(unwrapped(model).config, "_attn_implementation", None)
     if implementation != NAME:
         raise ModelError(
             f"the model's attention implementation is {implementation!r}: depth positions without "
@@ -102,7 +103,7 @@ def audit(model: Any, *, backend: Backend = "auto", tolerance: float | None = No
 
 
 def _compare(model: Any, backend: Backend) -> Audit:
-    vocabulary = int(model.get_input_embeddings().weight.shape[0])
+    vocabulary = int(unwrapped(model).get_input_embeddings().weight.shape[0])
     trees = [_tree(vocabulary, seed) for seed in (0, 1)]
     device = next(model.parameters()).device
     batch = to_tensors(collate([layout for layout, _ in trees]), device)

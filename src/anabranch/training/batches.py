@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from anabranch.errors import AnabranchError, UsageError
-from anabranch.training.data import Source, to_layout
+from anabranch.training.data import Source, group_of, to_layout
 from anabranch.training.layout import LayoutError, TreeLayout, Weight
-from anabranch.training.packing import TreeBatch, collate, pack
+from anabranch.training.long import Limits, Policy, fit
+from anabranch.training.packing import TreeBatch, by_length, collate, pack
 
 #: An endless source that gives this many bad items in a row is given up.
 PATIENCE = 1000
@@ -53,8 +54,12 @@ class BatchPlan:
 
     seed: int = 0
     tokens: int = 8192
+    samples: int | None = None
     row_tokens: int | None = None
-    too_long: str = "skip"
+    window: int | None = None
+    packing: bool = True
+    bucket: int = 0
+    too_long: Policy = "skip"
     micro_batches: int = 1
     rank: int = 0
     world: int = 1
@@ -70,6 +75,7 @@ class Batches:
         plan: how they are grouped.
         weight: weight of a request's edges, see :func:`build_layout`.
         on_skip: told of each item that is left out: its index and why.
+        on_shorten: told of each item that was too long and is used in part or in parts.
     """
 
     def __init__(
@@ -79,11 +85,14 @@ class Batches:
         *,
         weight: Weight | None = None,
         on_skip: Callable[[int, str], None] | None = None,
+        on_shorten: Callable[[int, str], None] | None = None,
     ) -> None:
         self.source, self.plan, self.weight = source, plan, weight
         self.place = Place()
         self.skipped: dict[int, str] = {}
-        self._on_skip = on_skip
+        self.shortened: dict[int, str] = {}
+        self._on_skip, self._on_shorten = on_skip, on_shorten
+        self._lengths: np.ndarray[Any, np.dtype[np.int64]] | None = None
         self._order: tuple[int, np.ndarray[Any, np.dtype[np.int64]]] | None = None
         self._size: int | None = len(source) if isinstance(source, Sized) else None
         if self._size == 0:
@@ -99,21 +108,23 @@ class Batches:
     def next_step(self) -> Step | None:
         """The next step, or None at the end of a stream."""
         layouts: list[TreeLayout] = []
-        total = bad = 0
+        total = bad = samples = 0
         place = self.place
-        while True:
+        while not self._full(samples, total):
             try:
-                layout = self._item(place)
+                trees = self._item(self._index(place))
             except IndexError:
                 break
-            if layout is None:
+            size = sum(map(len, trees))
+            if not trees:
                 bad += 1
                 self._give_up(bad, layouts)
-            elif layouts and total + len(layout) > self.plan.tokens:
+            elif layouts and self._full(samples, total + size, begun=True):
                 break
             else:
-                layouts.append(layout)
-                total += len(layout)
+                layouts += trees
+                total += size
+                samples += 1
                 bad = 0
             place = self._next(place)
         if not layouts:
@@ -141,7 +152,7 @@ class Batches:
     def _step(self, layouts: list[TreeLayout], place: Place) -> Step:
         plan = self.plan
         width = plan.row_tokens or max(len(layout) for layout in layouts)
-        rows = pack(layouts, width)
+        rows = pack(layouts, width) if plan.packing else by_length(layouts)
         parts = plan.micro_batches * plan.world
         # Rows come fullest first; dealing them out evens the parts.
         mine = [
@@ -155,21 +166,29 @@ class Batches:
             after=place,
         )
 
-    def _item(self, place: Place) -> TreeLayout | None:
-        index = self._index(place)
+    def _full(self, samples: int, tokens: int, *, begun: bool = False) -> bool:
+        """Whether a step of so many samples, or of so many tokens, takes no further one."""
+        if self.plan.samples is not None:
+            return samples >= self.plan.samples
+        return begun and tokens > self.plan.tokens
+
+    def _item(self, index: int) -> tuple[TreeLayout, ...]:
+        """The trees of an item; none if it is left out."""
         try:
-            layout = to_layout(self.source[index], weight=self.weight, name=f"item {index}")
+            item = self.source[index]
+            layout = to_layout(item, weight=self.weight, name=f"item {index}")
         except AnabranchError as error:
             self._skip(index, str(error))
-            return None
-        limit = self.plan.row_tokens
-        if limit is not None and len(layout) > limit:
-            reason = f"{layout.name}: the tree has {len(layout)} tokens, a row only {limit}"
-            if self.plan.too_long == "error":
-                raise LayoutError(reason)
-            self._skip(index, reason)
-            return None
-        return layout
+            return ()
+        limits = Limits(self.plan.row_tokens, self.plan.window)
+        fitted = fit(layout, group_of(item), limits, self.plan.too_long, weight=self.weight)
+        if not fitted.layouts:
+            self._skip(index, fitted.lost or "")
+        elif fitted.lost is not None and index not in self.shortened:
+            self.shortened[index] = fitted.lost
+            if self._on_shorten is not None:
+                self._on_shorten(index, fitted.lost)
+        return fitted.layouts
 
     def _skip(self, index: int, reason: str) -> None:
         if index in self.skipped:
@@ -188,9 +207,27 @@ class Batches:
         if self._size is None:
             return place.cursor
         if self._order is None or self._order[0] != place.epoch:
-            rng = np.random.default_rng((self.plan.seed, place.epoch))
-            self._order = (place.epoch, rng.permutation(self._size))
+            self._order = (place.epoch, self._shuffled(place.epoch))
         return int(self._order[1][place.cursor])
+
+    def _shuffled(self, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The order of a pass; with buckets, sorted by length within each of them."""
+        assert self._size is not None
+        rng = np.random.default_rng((self.plan.seed, epoch))
+        order = rng.permutation(self._size)
+        if self.plan.bucket < 2:
+            return order
+        if self._lengths is None:
+            found = [sum(map(len, self._item(n))) for n in range(self._size)]
+            self._lengths = np.array(found, dtype=np.int64)
+        for start in range(0, self._size, self.plan.bucket):
+            part = order[start : start + self.plan.bucket]
+            ranked = part[np.argsort(self._lengths[part], kind="stable")]
+            # Up and down by turns, so that neighbours of two buckets are alike as well.
+            order[start : start + self.plan.bucket] = (
+                ranked if start // self.plan.bucket % 2 == 0 else ranked[::-1]
+            )
+        return order
 
     def _next(self, place: Place) -> Place:
         if self._size is not None and place.cursor + 1 >= self._size:

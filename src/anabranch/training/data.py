@@ -113,11 +113,18 @@ def identity(source: Source) -> Any:
     return {"items": len(source)} if isinstance(source, Sized) else "endless"
 
 
+def group_of(item: Item) -> list[Trajectory] | None:
+    """The trajectories of an item; None for a ready layout."""
+    if isinstance(item, TreeLayout):
+        return None
+    return [item] if isinstance(item, Trajectory) else list(item)
+
+
 def to_layout(item: Item, *, weight: Weight | None = None, name: str = "") -> TreeLayout:
     """The layout of an item; ready ones are passed through."""
     if isinstance(item, TreeLayout):
         return item
-    group = [item] if isinstance(item, Trajectory) else list(item)
+    group = group_of(item) or []
     known = group[0].id if group else ""
     return build_layout(group, weight=weight, name=known or name)
 

@@ -108,7 +108,7 @@ def build_layout(
         name = group[0].id if group else ""
     paths: list[Path] = []
     for number, trajectory in enumerate(group):
-        paths += _paths(trajectory, number, weight)
+        paths += paths_of(trajectory, number, weight)
     return layout_paths(paths, name=name)
 
 
@@ -142,7 +142,17 @@ def layout_paths(paths: Sequence[Path], *, name: str = "") -> TreeLayout:
     return _assemble(trie, used, name, raw)
 
 
-def _paths(trajectory: Trajectory, number: int, weight: Weight | None) -> list[Path]:
+def paths_of(trajectory: Trajectory, number: int = 0, weight: Weight | None = None) -> list[Path]:
+    """The requests of a trajectory that are targets, as token runs in the order of the record.
+
+    Args:
+        trajectory: the record.
+        number: which of its group it is.
+        weight: as in :func:`build_layout`.
+
+    Raises:
+        LayoutError: a segment is the output of two requests.
+    """
     segments = trajectory.segments
     seen: dict[int, int] = {}
     paths = []

@@ -109,8 +109,12 @@ def only_rows(model: nn.Module, rows: Tensor) -> Iterator[None]:
 
 def output_layer(model: nn.Module) -> nn.Module:
     """The module that makes logits of hidden states, under wrappers too."""
-    inner: Any = model
-    while not hasattr(inner, "get_output_embeddings") and hasattr(inner, "module"):
-        inner = inner.module
-    layer: nn.Module = inner.get_output_embeddings()
+    layer: nn.Module = unwrapped(model).get_output_embeddings()
     return layer
+
+
+def unwrapped(model: Any) -> Any:
+    """The transformers model inside of wrappers such as DDP's."""
+    while not hasattr(model, "get_output_embeddings") and hasattr(model, "module"):
+        model = model.module
+    return model

@@ -77,6 +77,11 @@ def pack(layouts: Sequence[TreeLayout], max_len: int) -> list[TreeLayout]:
     return [join([layouts[index] for index in row]) for row in plan]
 
 
+def by_length(layouts: Sequence[TreeLayout]) -> list[TreeLayout]:
+    """Every tree as a row of its own, longest first; ties keep their order."""
+    return sorted(layouts, key=lambda layout: -len(layout))
+
+
 def join(layouts: Sequence[TreeLayout]) -> TreeLayout:
     """Several layouts behind one another as one forest."""
     if len(layouts) == 1:

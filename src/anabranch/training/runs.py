@@ -7,11 +7,13 @@ is written last; ``model/`` the finished model; ``result.json`` the end of the r
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import platform
 import shutil
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,9 @@ RUN, LOG, RESULT, STATE, MODEL = (
     "anabranch_state.json",
     "model",
 )
-PACKAGES = ("anabranch", "torch", "transformers", "accelerate", "tokenizers", "numpy")
+#: Files above this size are told apart by their ends alone: reading all costs as much as writing.
+WHOLE, PART = 2**30, 2**20
+PACKAGES = ("anabranch", "torch", "transformers", "accelerate", "tokenizers", "peft", "numpy")
 
 
 def versions() -> dict[str, str]:
@@ -48,7 +52,9 @@ def write_json(path: Path, data: Any) -> None:
         handle.write("\n")
 
 
-def begin(output: Path, config: dict[str, Any], *, resume: bool, force: bool) -> Path | None:
+def begin(
+    output: Path, config: dict[str, Any], *, resume: bool, force: bool, fallback: bool = False
+) -> Path | None:
     """Open a run's directory.
 
     Args:
@@ -56,12 +62,14 @@ def begin(output: Path, config: dict[str, Any], *, resume: bool, force: bool) ->
         config: resolved configuration of this run.
         resume: go on from the newest complete checkpoint, or begin if there is none yet.
         force: resume although the configuration differs.
+        fallback: go on from an older checkpoint where newer ones are damaged; those are renamed.
 
     Returns:
         the checkpoint to go on from.
 
     Raises:
         UsageError: the directory holds a run and ``resume`` is off, or the configuration differs.
+        ModelError: the newest checkpoint is damaged and ``fallback`` is off, or all are.
     """
     run = output / RUN
     if run.is_file():
@@ -77,32 +85,44 @@ def begin(output: Path, config: dict[str, Any], *, resume: bool, force: bool) ->
                 "resume with the same one, or force it"
             )
     write_json(run, {"config": config, "versions": versions(), "seed": config.get("seed")})
-    checkpoint = newest_checkpoint(output)
+    checkpoint = _usable_checkpoint(output, fallback)
     _cut_log(output / LOG, _step(checkpoint) if checkpoint else 0)
     return checkpoint
 
 
 def newest_checkpoint(output: Path) -> Path | None:
     """The newest checkpoint that was written to its end; half-written ones are removed."""
-    complete = []
-    for path in output.glob("checkpoint-*"):
-        if (path / STATE).is_file():
-            complete.append(path)
-        else:
-            shutil.rmtree(path)
-    return max(complete, key=_step, default=None)
+    return next(iter(_complete(output)), None)
 
 
 def finish_checkpoint(output: Path, step: int, place: Place, keep: int) -> None:
     """Mark a checkpoint as complete, then remove all but the ``keep`` newest."""
-    write_json(output / f"checkpoint-{step}" / STATE, {"step": step, "place": asdict(place)})
-    done = sorted(
-        (path for path in output.glob("checkpoint-*") if (path / STATE).is_file()), key=_step
-    )
-    for path in done[:-keep]:
+    checkpoint = output / f"checkpoint-{step}"
+    prints = {
+        str(path.relative_to(checkpoint)): _fingerprint(path)
+        for path in sorted(checkpoint.rglob("*"))
+        if path.is_file() and path.name != STATE
+    }
+    write_json(checkpoint / STATE, {"step": step, "place": asdict(place), "files": prints})
+    for path in _complete(output)[keep:]:
         # The mark goes first, so that a half-removed checkpoint is never taken for a whole one.
         (path / STATE).unlink()
         shutil.rmtree(path)
+
+
+def damage(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint's files, or None; checkpoints without prints pass."""
+    try:
+        prints = _read(checkpoint / STATE).get("files", {})
+    except ModelError as error:
+        return str(error)
+    for name, expected in prints.items():
+        path = checkpoint / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if _fingerprint(path) != expected:
+            return f"{name} is not what was written"
+    return None
 
 
 def place_of(checkpoint: Path) -> Place:
@@ -111,8 +131,16 @@ def place_of(checkpoint: Path) -> Place:
 
 
 def append_log(output: Path, row: dict[str, Any]) -> None:
-    with (output / LOG).open("a", encoding="utf-8") as handle:
-        handle.write(json.dumps(row) + "\n")
+    """Add one line to the run's log.
+
+    Raises:
+        ModelError: it cannot be written, as on a full disk.
+    """
+    try:
+        with (output / LOG).open("a", encoding="utf-8") as handle:
+            handle.write(json.dumps(row) + "\n")
+    except OSError as error:
+        raise ModelError(f"{output / LOG}: cannot be written: {error.strerror}") from None
 
 
 def result_of(output: Path) -> dict[str, Any] | None:
@@ -129,6 +157,46 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ModelError(f"{path}: a JSON object is expected")
     return data
+
+
+def _complete(output: Path) -> list[Path]:
+    """Checkpoints that were written to their end, newest first; others are removed."""
+    complete = []
+    for path in output.glob("checkpoint-*"):
+        if (path / STATE).is_file():
+            complete.append(path)
+        else:
+            shutil.rmtree(path)
+    return sorted(complete, key=_step, reverse=True)
+
+
+def _usable_checkpoint(output: Path, fallback: bool) -> Path | None:
+    complete = _complete(output)
+    last = ""
+    for path, older in zip_longest(complete, complete[1:]):
+        reason = damage(path)
+        if reason is None:
+            return path
+        last = f"{path} cannot be read ({reason})"
+        if not fallback:
+            way = f"ask for the one before, {older.name}" if older else "it is the only one"
+            raise ModelError(f"{last}: {way}, or begin again in another directory")
+        path.rename(path.with_name(f"damaged-{path.name}"))
+    if last:
+        raise ModelError(f"{last}, and so are all before: begin again in another directory")
+    return None
+
+
+def _fingerprint(path: Path) -> str:
+    """Size and SHA-256 of a file; of a very large one, of its first and last part."""
+    size = path.stat().st_size
+    with path.open("rb") as handle:
+        if size <= WHOLE:
+            return f"{size}:{hashlib.file_digest(handle, 'sha256').hexdigest()}"
+        found = hashlib.sha256(handle.read(PART))
+        handle.seek(size - PART)
+        found.update(handle.read(PART))
+    return f"{size}:ends:{found.hexdigest()}"
 
 
 def _step(checkpoint: Path) -> int:

@@ -8,8 +8,6 @@ result is evaluation's.
 
 from __future__ import annotations
 
-import math
-import os
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
@@ -19,19 +17,26 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from anabranch.checkpoint import CheckpointInfo, save_checkpoint_info
 from anabranch.engines.local_load import quiet_loading
 from anabranch.errors import ModelError, UsageError
-from anabranch.training import runs
-from anabranch.training.attention import NAME
+from anabranch.training import adapters, ranks, runs
+from anabranch.training.arguments import (
+    batch_plan,
+    check_installed,
+    check_launch,
+    training_arguments,
+)
+from anabranch.training.attention import NAME, Backend
 from anabranch.training.audit import audit, refuse_implementation, use_tree_attention
-from anabranch.training.batches import Batches, BatchPlan
+from anabranch.training.batches import Batches
 from anabranch.training.config import SFTConfig
 from anabranch.training.data import Item, Source, Stream, identity
 from anabranch.training.layout import Weight
-from anabranch.training.trainer import Evaluate, Progress, RunCallback, TreeTrainer
+from anabranch.training.tags import tag_rows
+from anabranch.training.trainer import Evaluate, Progress, RunCallback, TreeTrainer, writing
 
 OnProgress = Callable[[Progress], None]
 
@@ -47,8 +52,10 @@ class SFTResult:
         tokens: tree tokens trained on in this call.
         seconds: of this call.
         skipped: samples left out: index and reason.
+        shortened: samples that were too long and were used in part or in parts.
         interrupted: stopped by a signal; the output directory can be resumed.
-        optimizer_state: of the optimizer at the end, for a following stage.
+        optimizer_state: of the optimizer at the end, for a following stage; empty where it lies in
+            parts on several processes.
     """
 
     model: Any
@@ -57,6 +64,7 @@ class SFTResult:
     tokens: int
     seconds: float
     skipped: dict[int, str]
+    shortened: dict[int, str]
     interrupted: bool
     optimizer_state: dict[str, Any]
 
@@ -93,9 +101,11 @@ def train_sft(
     info: CheckpointInfo | None = None,
     resume: bool = False,
     force: bool = False,
+    fallback: bool = False,
     weight: Weight | None = None,
     on_progress: OnProgress | None = None,
     on_skip: Callable[[int, str], None] | None = None,
+    on_shorten: Callable[[int, str], None] | None = None,
     evaluate: Evaluate | None = None,
     optimizer_state: dict[str, Any] | None = None,
 ) -> SFTResult:
@@ -112,41 +122,56 @@ def train_sft(
         info: what ``anabranch.json`` shall say; training configuration and versions are filled in.
         resume: go on with the run in ``output`` if there is one.
         force: resume with another configuration.
+        fallback: resume from an older checkpoint where the newest is damaged.
         weight: weight of each request's tokens.
-        on_progress, on_skip: told of progress, and of each sample that is left out.
+        on_progress, on_skip, on_shorten: told of progress, of each sample that is left out, and of
+            each that is too long and used in part or in parts.
         evaluate: called with model and step every ``config.eval_every`` steps; what it returns is
             logged.
         optimizer_state: moments to begin with.
 
     Raises:
-        ModelError: the model cannot be trained on trees, or the loss is not finite.
+        ModelError: the model cannot be trained on trees, the loss is not finite, the disk is full,
+            or the newest checkpoint is damaged.
         UsageError: nothing to train on, a wrong combination, or a run that cannot be resumed.
         LayoutError: no sample is usable, or one is too long and ``too_long`` is ``error``.
     """
+    check_installed(config)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     use_tree_attention(model)
-    found = audit(model, backend=config.attention)
     directory = Path(output) if output is not None else None
     source = _source(data)
     resolved = {**config.model_dump(mode="json"), "data": identity(source)}
-    checkpoint = runs.begin(directory, resolved, resume=resume, force=force) if directory else None
-    batches = Batches(source, _plan(model, config), weight=weight, on_skip=on_skip)
+    checkpoint = _begin(directory, resolved, resume, force, fallback)
+    batches = Batches(
+        source, batch_plan(model, config), weight=weight, on_skip=on_skip, on_shorten=on_shorten
+    )
     steps = config.steps or batches.steps_in(config.epochs)
     if info is not None:
         info = info.model_copy(
             update={"training": {**resolved, "steps": steps}, "versions": runs.versions()}
         )
+    rows = tag_rows(info.tags) if info is not None else []
+    if config.lora is not None:
+        model = adapters.with_lora(model, config.lora, rows)
     with tempfile.TemporaryDirectory(prefix="anabranch-") as scratch:
         trainer = TreeTrainer(
             model,
-            _arguments(config, steps, directory or Path(scratch), save=directory is not None),
+            training_arguments(
+                config, steps, directory or Path(scratch), save=directory is not None
+            ),
             batches,
             backend=config.attention,
-            gather=found.gather,
             optimizer_state=optimizer_state,
+            tag_rows=rows,
+            tag_ratio=_tag_ratio(config, rows),
             processing_class=tokenizer,
         )
+        check_launch(trainer)
+        # On the device, and with the kernels, that the steps will be computed with.
+        trainer.gather = audit(model, backend=_audited(model, config)).gather
+        _refuse_sharded(trainer, config)
         callback = RunCallback(
             trainer,
             directory,
@@ -160,8 +185,61 @@ def train_sft(
         _run(trainer, callback, checkpoint, steps)
     result = _result(trainer, callback, steps)
     if directory is not None and not result.interrupted:
-        _finish(trainer, directory, result, info)
+        with writing(directory / runs.MODEL):
+            _finish(trainer, directory, result, info)
+    if config.lora is not None and not result.interrupted:
+        result = replace(result, model=adapters.merge(result.model))
+        if directory is not None and ranks.is_main():
+            with writing(directory / runs.MODEL):
+                _save_merged(result.model, directory, tokenizer, info)
     return result
+
+
+def _begin(
+    directory: Path | None, resolved: dict[str, Any], resume: bool, force: bool, fallback: bool
+) -> Path | None:
+    if directory is None:
+        return None
+    with ranks.main_first():
+        if not ranks.is_main():
+            return runs.newest_checkpoint(directory)
+        return runs.begin(directory, resolved, resume=resume, force=force, fallback=fallback)
+
+
+def _audited(model: Any, config: SFTConfig) -> Backend:
+    """The back end for the audit; the device must be able to train with it.
+
+    Sharded models are still on the CPU at this point, and are audited again when they are not.
+    """
+    if next(model.parameters()).is_cuda:
+        return config.attention
+    if config.attention == "flex" and not torch.cuda.is_available():
+        raise UsageError("attention: flex_attention has no backward pass on CPU: use sdpa")
+    return "sdpa"
+
+
+def _tag_ratio(config: SFTConfig, rows: list[int]) -> float | None:
+    if config.tag_learning_rate is None:
+        return None
+    if not rows:
+        raise UsageError(
+            "tag_learning_rate: no tag of the model is one token: add the tags, or leave it out"
+        )
+    return config.tag_learning_rate / config.learning_rate
+
+
+def _refuse_sharded(trainer: TreeTrainer, config: SFTConfig) -> None:
+    if not trainer.sharded:
+        return
+    for field, wanted in (
+        ("tag_learning_rate", config.tag_learning_rate is not None),
+        ("keep_optimizer", trainer.optimizer_state is not None),
+    ):
+        if wanted:
+            raise UsageError(
+                f"{field} needs whole weights on each process: train without FSDP and DeepSpeed, "
+                "or leave it out"
+            )
 
 
 def _run(trainer: TreeTrainer, callback: RunCallback, checkpoint: Path | None, steps: int) -> None:
@@ -193,7 +271,7 @@ def _train(trainer: TreeTrainer, checkpoint: Path | None) -> None:
             raise
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(
-            f"{checkpoint} cannot be read ({first}): remove it to go on from the one before"
+            f"{checkpoint} cannot be read ({first}): ask for the one before, or begin again"
         ) from error
 
 
@@ -205,82 +283,43 @@ def _result(trainer: TreeTrainer, callback: RunCallback, steps: int) -> SFTResul
         tokens=trainer.tokens,
         seconds=callback.seconds,
         skipped=dict(trainer.batches.skipped),
+        shortened=dict(trainer.batches.shortened),
         interrupted=callback.stop.is_set() and trainer.state.global_step < steps,
-        optimizer_state=trainer.optimizer.state_dict(),
+        optimizer_state={} if trainer.sharded else trainer.optimizer.state_dict(),
     )
 
 
 def _finish(
     trainer: TreeTrainer, directory: Path, result: SFTResult, info: CheckpointInfo | None
 ) -> None:
-    target = directory / runs.MODEL
+    lora = adapters.has_adapters(trainer.model)
+    target = directory / (adapters.ADAPTER if lora else runs.MODEL)
     with quiet_loading():
         trainer.save_model(str(target))
     if not trainer.is_world_process_zero():
         return
     (target / "training_args.bin").unlink(missing_ok=True)
-    torch.save(result.optimizer_state, directory / "optimizer.pt")
+    if result.optimizer_state:
+        torch.save(result.optimizer_state, directory / "optimizer.pt")
     if info is not None:
         save_checkpoint_info(info, target)
     summary = asdict(replace(result, model=None, optimizer_state={}))
     del summary["model"], summary["optimizer_state"]
-    summary["skipped"] = [{"index": i, "reason": why} for i, why in result.skipped.items()]
+    for name in ("skipped", "shortened"):
+        listed = getattr(result, name)
+        summary[name] = [{"index": i, "reason": why} for i, why in listed.items()]
     runs.write_json(directory / runs.RESULT, summary)
 
 
-def _plan(model: Any, config: SFTConfig) -> BatchPlan:
-    on_cuda = next(model.parameters()).is_cuda
-    pad = getattr(model.config, "pad_token_id", None)
-    return BatchPlan(
-        seed=config.seed,
-        tokens=config.tokens_per_batch,
-        row_tokens=config.row_tokens,
-        too_long=config.too_long,
-        micro_batches=config.micro_batches,
-        rank=int(os.environ.get("RANK", "0")),
-        world=int(os.environ.get("WORLD_SIZE", "1")),
-        pad_id=pad if isinstance(pad, int) and pad >= 0 else 0,
-        multiple=128 if on_cuda else 1,
-    )
-
-
-def _arguments(config: SFTConfig, steps: int, directory: Path, *, save: bool) -> TrainingArguments:
-    cosine = config.schedule == "cosine" and config.min_lr > 0
-    return TrainingArguments(
-        output_dir=str(directory),
-        max_steps=steps,
-        seed=config.seed,
-        per_device_train_batch_size=1,
-        gradient_accumulation_steps=config.micro_batches,
-        learning_rate=config.learning_rate,
-        lr_scheduler_type="cosine_with_min_lr" if cosine else _SCHEDULES[config.schedule],
-        lr_scheduler_kwargs={"min_lr_rate": config.min_lr} if cosine else {},
-        warmup_steps=math.ceil(config.warmup * steps),
-        weight_decay=config.weight_decay,
-        adam_beta1=config.beta1,
-        adam_beta2=config.beta2,
-        adam_epsilon=config.epsilon,
-        max_grad_norm=config.grad_clip,
-        bf16=config.precision == "bf16",
-        activation_checkpointing=config.gradient_checkpointing,
-        logging_steps=config.log_every,
-        logging_first_step=True,
-        logging_nan_inf_filter=False,
-        save_strategy="steps" if save and config.save_every else "no",
-        save_steps=config.save_every or steps,
-        ignore_data_skip=True,
-        remove_unused_columns=False,
-        disable_tqdm=True,
-        report_to="none",
-        dataloader_pin_memory=False,
-    )
-
-
-_SCHEDULES = {
-    "cosine": "cosine",
-    "linear": "linear",
-    "constant": "constant_with_warmup",
-}
+def _save_merged(model: Any, directory: Path, tokenizer: Any, info: CheckpointInfo | None) -> None:
+    """The whole model beside its adapter, so that any engine runs it."""
+    target = directory / runs.MODEL
+    with quiet_loading():
+        model.save_pretrained(target)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(target)
+    if info is not None:
+        save_checkpoint_info(info, target)
 
 
 #: How torch, safetensors and json say that a file is damaged.

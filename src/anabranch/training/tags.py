@@ -48,6 +48,11 @@ def tag_ids(tokenizer: Any, tags: Iterable[str]) -> dict[str, tuple[int, ...]]:
     return found
 
 
+def tag_rows(tags: Mapping[str, tuple[int, ...]]) -> list[int]:
+    """Rows of the embeddings of those tags that are one token."""
+    return sorted({ids[0] for ids in tags.values() if len(ids) == 1})
+
+
 def add_tags(
     model: Any,
     tokenizer: Any,
@@ -82,7 +87,7 @@ def add_tags(
         ids = {tag: _encode(tokenizer, tag)[0] for tag in new}
         if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
             model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-        for weight in _weights(model):
+        for weight in embedding_weights(model):
             _initialise(weight, {ids[tag]: pieces[tag] for tag in new})
         check_rows(model, ids, first_unused=len(tokenizer))
     return tag_ids(tokenizer, phrases)
@@ -101,7 +106,7 @@ def check_rows(model: Any, ids: Mapping[str, int], *, first_unused: int) -> None
     """
     names = list(ids)
     index = torch.tensor([ids[name] for name in names])
-    for weight in _weights(model):
+    for weight in embedding_weights(model):
         rows = weight.detach().float()
         picked = torch.nn.functional.normalize(rows[index.to(rows.device)], dim=-1)
         if not bool((picked.norm(dim=-1) > 0.5).all()):
@@ -134,8 +139,8 @@ def _initialise(weight: Tensor, pieces: Mapping[int, list[int]]) -> None:
             weight[row] = mean.to(weight.dtype)
 
 
-def _weights(model: Any) -> list[Tensor]:
-    """Input and output embedding; one when they are tied."""
+def embedding_weights(model: Any) -> list[Tensor]:
+    """Input and output embedding ``[vocabulary, hidden]``; one when they are tied."""
     first = model.get_input_embeddings().weight
     output = model.get_output_embeddings()
     second = output.weight if output is not None else first

@@ -7,10 +7,11 @@ checkpoints count as whole. The way in for users is :mod:`anabranch.training.sft
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import (
     PrinterCallback,
@@ -29,11 +31,15 @@ from transformers import (
 )
 
 from anabranch.checkpoint import CheckpointInfo, save_checkpoint_info
-from anabranch.errors import ModelError
-from anabranch.training import runs
+from anabranch.errors import ModelError, RecordError
+from anabranch.training import ranks, runs
+from anabranch.training.adapters import has_adapters
 from anabranch.training.attention import Backend
+from anabranch.training.audit import TOLERANCE, audit
 from anabranch.training.batches import Batches, Place, Step
 from anabranch.training.loss import BatchTensors, edge_logits, edge_loss, to_tensors
+from anabranch.training.rates import scale_rows
+from anabranch.training.tags import embedding_weights
 
 Evaluate = Callable[[Any, int], dict[str, float]]
 
@@ -64,11 +70,14 @@ class TreeTrainer(Trainer):  # type: ignore[misc]
         backend: Backend = "auto",
         gather: bool = True,
         optimizer_state: dict[str, Any] | None = None,
+        tag_rows: Sequence[int] = (),
+        tag_ratio: float | None = None,
         processing_class: Any = None,
     ) -> None:
         super().__init__(model=model, args=args, processing_class=processing_class)
         self.remove_callback(PrinterCallback)
         self.loss_is_scaled_for_ga = True
+        self.tag_rows, self.tag_ratio = tag_rows, tag_ratio
         self.batches, self.backend, self.gather = batches, backend, gather
         self.optimizer_state = optimizer_state
         self.place = batches.place
@@ -100,7 +109,7 @@ class TreeTrainer(Trainer):  # type: ignore[misc]
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        batch = BatchTensors(**inputs)
+        batch = BatchTensors(**{name: inputs[name] for name in BatchTensors.__dataclass_fields__})
         dtype = torch.bfloat16 if self.args.bf16 else None
         logits = edge_logits(model, batch, dtype=dtype, backend=self.backend, gather=self.gather)
         # Every rank adds its part of one global sum; data parallelism divides by their number.
@@ -123,10 +132,49 @@ class TreeTrainer(Trainer):  # type: ignore[misc]
             fresh = optimizer.state_dict()
             optimizer.load_state_dict({**fresh, "state": self.optimizer_state["state"]})
             self.optimizer_state = None
+        if self.tag_ratio is not None:
+            rows = None if has_adapters(self.model) else list(self.tag_rows)
+            scale_rows(optimizer, trainable_rows(self.model), rows, self.tag_ratio)
         return optimizer
+
+    @property
+    def sharded(self) -> bool:
+        """Whether weights and moments lie in parts on several processes."""
+        return bool(self.is_fsdp_enabled or self.is_deepspeed_enabled)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        with writing(folder):
+            super()._save_checkpoint(model, trial)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         return 0  # the Trainer counts parameters for it at every step
+
+
+def trainable_rows(model: Any) -> list[Tensor]:
+    """The tensors ``[vocabulary or rows, hidden]`` in which rows of tags are trained."""
+    if has_adapters(model):
+        return [p for name, p in model.named_parameters() if "trainable_tokens_delta" in name]
+    found: list[Tensor] = embedding_weights(model)
+    return found
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """A failure to write names the folder, and what was half written is removed.
+
+    Raises:
+        ModelError: instead of what the libraries raise.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError, RecordError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(
+            f"{folder} could not be written ({first}): make room or repair the disk, then resume; "
+            "checkpoints before it are whole"
+        ) from error
 
 
 class _Loader:
@@ -166,6 +214,15 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.stop = threading.Event()
         self.last_loss = float("nan")
 
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        wrapped = self.trainer.model_wrapped
+        if wrapped is not self.trainer.model or self.trainer.sharded:
+            # Wrapping, shards and autocast are part of what computes the steps.
+            tolerance = TOLERANCE[torch.bfloat16] if args.bf16 else None
+            audit(wrapped, backend=self.trainer.backend, tolerance=tolerance)
+
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
@@ -173,7 +230,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             self._evaluate(state.global_step)
         if state.global_step >= state.max_steps:
             control.should_log = True
-        if self.stop.is_set():
+        if ranks.any_rank(self.stop.is_set()):
+            self.stop.set()
             control.should_log = True
             control.should_save = self.output is not None
             control.should_training_stop = True
@@ -208,12 +266,16 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def on_save(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        # The mark says that the checkpoint is whole, so every process must have written its part.
+        ranks.barrier()
         if self.output is None or not state.is_world_process_zero:
             return
-        if self.info is not None:
-            save_checkpoint_info(self.info, self.output / f"checkpoint-{state.global_step}")
+        folder = self.output / f"checkpoint-{state.global_step}"
         place: Place = self.trainer.place
-        runs.finish_checkpoint(self.output, state.global_step, place, self.keep)
+        with writing(folder):
+            if self.info is not None:
+                save_checkpoint_info(self.info, folder)
+            runs.finish_checkpoint(self.output, state.global_step, place, self.keep)
 
     @property
     def seconds(self) -> float:
@@ -243,11 +305,13 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
     def _evaluate(self, step: int) -> None:
         assert self.evaluate is not None
-        model = self.trainer.model
+        # Sharded weights are gathered by the wrapper's forward, so that is what is called.
+        model = self.trainer.model_wrapped if ranks.world() > 1 else self.trainer.model
         # Evaluation may draw random numbers; training must not notice.
         with torch.random.fork_rng(enabled=True), torch.no_grad():
             model.eval()
             found = self.evaluate(model, step)
             model.train()
-        if self.output is not None:
+        self.trainer.log({f"eval_{name}": value for name, value in found.items()})
+        if self.output is not None and ranks.is_main():
             runs.append_log(self.output, {"step": step, "evaluation": found})
