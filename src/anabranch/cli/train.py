@@ -1,4 +1,4 @@
-"""`anabranch train sft`: supervised training on fork-join trajectories."""
+"""`anabranch train …`: supervised training here, self-training in a module of its own."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from anabranch.checkpoint import (
 )
 from anabranch.cli.common import console
 from anabranch.cli.traces import choose_dialect
+from anabranch.cli.train_self import self_training
 from anabranch.decoding import render_prompt
 from anabranch.decoding.prompts import tag_texts
 from anabranch.dialects import Dialect, get_dialect
@@ -32,6 +33,9 @@ app = typer.Typer(no_args_is_help=True, help="Train models to fork and join.")
 @app.callback()
 def _group() -> None:
     """Train models to fork and join."""
+
+
+app.command("self")(self_training)
 
 
 @app.command("sft")
