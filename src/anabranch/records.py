@@ -131,7 +131,8 @@ class Request(Record):
     ``context`` and ``output`` index :attr:`Trajectory.segments`. ``block`` is the path of the
     block the call belongs to: block ordinals and branch numbers in turn, so ``(1,)`` is the first
     block of the main line and ``(1, 2, 1)`` the first block inside its branch 2; a ``main``
-    request has ``()``. Times are seconds since the trajectory began.
+    request has ``()``. Times are seconds since the trajectory began. ``counted_tokens`` is the
+    server's own count of what it sampled, where ids are not the server's.
     """
 
     kind: RequestKind
@@ -145,6 +146,7 @@ class Request(Record):
     seed: int = 0
     max_tokens: int | None = None
     cached_tokens: int | None = None
+    counted_tokens: int | None = None
     started: float | None = None
     first_token: float | None = None
     finished: float | None = None
@@ -197,7 +199,10 @@ class Unit:
 
 
 class Trajectory(Record):
-    """Everything of one answer. ``final`` lists the segments of the finished main line."""
+    """Everything of one answer. ``final`` lists the segments of the finished main line.
+
+    ``grammar`` is the flavour in which every call was constrained to the dialect; None: it was not.
+    """
 
     SCHEMA: ClassVar[int] = 1
 
@@ -219,6 +224,7 @@ class Trajectory(Record):
     retokenized: bool = False
     drift: int = 0
     policy_version: Text | None = None
+    grammar: Text | None = None
     seconds: float | None = None
     verdict: Verdict | None = None
 

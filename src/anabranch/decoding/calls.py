@@ -51,7 +51,7 @@ class Calls:
             choices.append((limits.max_branch_tokens - line.own, "max_branch_tokens"))
         return min(choices, key=lambda choice: choice[0])
 
-    def begin(self, live: Live, stops: tuple[str, ...]) -> None:
+    def begin(self, live: Live, stops: tuple[str, ...], grammar: str | None = None) -> None:
         """Order a call; its request number, seed and record are made here."""
         setup, sampling, line = self.setup, self.setup.sampling, live.line
         live.request = len(self.record.requests)
@@ -75,6 +75,7 @@ class Calls:
             seed=live.seed,
             affinity=setup.affinity or setup.id,
             logprobs=setup.logprobs,
+            grammar=grammar,
         )
         self._emit(Start(live.request, call, live.kind, live.place, live.number))
 

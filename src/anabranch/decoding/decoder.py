@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
 
+from anabranch.decoding.constrained import with_grammar
 from anabranch.decoding.events import Answer, Cancel, Event, Output, Start
 from anabranch.decoding.machine import Machine
 from anabranch.decoding.setup import Setup
@@ -111,7 +112,11 @@ async def run(setup: Setup, engine: Engine, listener: Listener | None = None) ->
 
     Returns:
         the finished record; engine failures are in its ``outcome`` and ``findings``.
+
+    Raises:
+        UsageError: the mode needs a grammar and the engine takes none.
     """
+    setup = await with_grammar(setup, engine)
     return await _Driver(setup, engine, listener).run()
 
 

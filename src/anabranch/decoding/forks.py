@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from anabranch.decoding.admission import admit, plan_tokens, read_fork, share_of
+from anabranch.decoding.constrained import keep_whole
 from anabranch.decoding.events import BlockOpened, BranchClosed, Forced, Joined, LimitHit
 from anabranch.decoding.joins import BranchView
 from anabranch.decoding.state import BlockState, BranchState, Line, Live
@@ -26,7 +27,7 @@ def stops(setup: Setup, kind: RequestKind, line: Line) -> tuple[str, ...]:
     dialect = setup.dialect
     if kind == "merge":
         return (dialect.merge_stop,) if dialect.merge_stop else ()
-    forking = setup.mode == "parallel" and not line.answering
+    forking = setup.mode != "sequential" and not line.answering
     if kind == "main":
         return (dialect.fork_tag,) if forking else ()
     # A branch that closes or joins the block, or the reasoning, has left its place: it is stopped.
@@ -62,6 +63,7 @@ def completed(m: Machine, live: Live, output: int) -> None:
     elif live.finish == "stop" and live.ids:
         m.resume(line)
     elif live.finish == "length":
+        keep_whole(m, line)
         m.exhausted(line, live.limit)
     else:
         _main_ended(m, line)
@@ -112,7 +114,12 @@ def _may_fork(m: Machine, live: Live) -> bool:
         m.note("fork_refused", f"{limit}: {len(admitted)} of {len(items)} branches start", live)
         m.emit(LimitHit(limit, rule))
         if rule == "stop" and line is m.main:
+            keep_whole(m, line)
             m.finish("truncated")
+            return True
+        if m.setup.grammar is not None and (not admitted or rule == "sequential"):
+            # No phase's grammar writes the branches of a block in one line: they are skipped.
+            _open(m, live, items, set())
             return True
         if not admitted or rule == "sequential":
             m.resume(line)
@@ -126,7 +133,7 @@ def _open(m: Machine, live: Live, items: list[PlanItem], admitted: set[int]) -> 
     line.blocks += 1
     path = (*line.block, line.branch, line.blocks) if line.branch is not None else (line.blocks,)
     m.force(line, dialect.fork_text)
-    if dialect.plan is None:
+    if dialect.plan is None and admitted:
         items = [item for item in items if item.number in admitted]
     block = BlockState(path, line, live.request, plan_tokens(m, live), [], list(line.context))
     for item in items:
@@ -147,6 +154,8 @@ def _open(m: Machine, live: Live, items: list[PlanItem], admitted: set[int]) -> 
         m.emit(Forced(path, branch.number, dialect.branch_header(branch.number, line.numbers)))
     for branch in starting:
         m.sample_branch(block, branch)
+    if not starting:
+        _join(m, block)
 
 
 # Branches --------------------------------------------------------------------------------------
@@ -206,6 +215,7 @@ def _branch_ended(m: Machine, live: Live, output: int) -> None:
         m.note("missing_close", f"the text ended inside branch {branch.number}", live)
         line.context[-1:] = m.record.without_eos(output)
     else:
+        keep_whole(m, line)
         m.note(f"limit:{live.limit}", f"branch {branch.number} was cut", live)
         m.emit(LimitHit(live.limit, f"branch {branch.number} cut"))
     _close(m, block, branch, outcome, _body(line, branch, m))
@@ -269,6 +279,7 @@ def _merged(m: Machine, live: Live, output: int) -> None:
         m.resume(block.line)
         return
     block.line.context[-1:] = m.record.without_eos(output)
+    keep_whole(m, block.line)
     _close_merge(m, block, "the merge did not close itself")
 
 

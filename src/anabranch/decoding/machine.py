@@ -11,6 +11,7 @@ from __future__ import annotations
 from anabranch.decoding import forks
 from anabranch.decoding.budget import Budget
 from anabranch.decoding.calls import Calls
+from anabranch.decoding.constrained import phase_grammar
 from anabranch.decoding.events import Answer, Cancel, Forced, LimitHit, Noted, Output
 from anabranch.decoding.recorder import Recorder
 from anabranch.decoding.setup import Setup
@@ -182,6 +183,7 @@ class Machine:
             retokenized=setup.retokenized,
             drift=record.drift(self.main.context) if setup.retokenized else 0,
             policy_version=setup.policy_version,
+            grammar=setup.grammar,
             seconds=self.now,
         )
         self._out.append(Answer(self.trajectory))
@@ -244,7 +246,7 @@ class Machine:
             return
         live = Live(kind, line, tuple(line.context), attempt, block, branch, room, limit)
         live.started = self.now
-        self.calls.begin(live, forks.stops(self.setup, kind, line))
+        self.calls.begin(live, forks.stops(self.setup, kind, line), phase_grammar(self, kind, line))
 
     def _cut(self, live: Live, limit: str) -> None:
         """End a call from outside, as if its cap had ended it."""

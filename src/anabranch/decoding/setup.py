@@ -8,10 +8,12 @@ from typing import Literal
 
 from anabranch.decoding.joins import JoinPolicy, WaitForAll
 from anabranch.dialects import Dialect
+from anabranch.dialects.grammar import Flavour
 from anabranch.engines.base import Tokenizer
 from anabranch.records import Limits, Problem, Sampling
 
-Mode = Literal["parallel", "sequential"]
+#: ``native`` is another name of ``parallel`` for a user; ``tools`` has a machine of its own.
+Mode = Literal["parallel", "sequential", "constrained", "prompted"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,9 @@ class Setup:
             (None: the dialect's default).
         retokenized: the engine gives text only, and ids are the tokenizer's; drift is counted.
         retries: how often a call that failed retryably is sent again.
+        grammar: flavour in which every call is constrained to the dialect; None: free. Filled in by
+            :func:`anabranch.decoding.run` in the modes that want it.
+        min_blocks: blocks of the main line that the grammar forces, as far as limits admit them.
         affinity: key under which a fleet keeps the calls of this trajectory together.
     """
 
@@ -39,6 +44,8 @@ class Setup:
     width: int | Callable[[], int] | None = None
     retries: int = 1
     logprobs: bool = True
+    grammar: Flavour | None = None
+    min_blocks: int = 0
     retokenized: bool = False
     id: str = ""
     affinity: str = ""

@@ -1,6 +1,6 @@
-"""The grammar of a dialect for constrained decoding: EBNF for xgrammar, Lark for llguidance.
+"""The grammar of a dialect for constrained decoding: EBNF for xgrammar, Lark for llguidance, GBNF.
 
-Both describe the same texts: those that strict reading accepts without any alias form, up to a
+All describe the same texts: those that strict reading accepts without any alias form, up to a
 number of branches and, where branches may hold blocks, a depth. A grammar cannot count, so numbers
 and the equality of plan and branches are written out for every count up to the bound, and dotted
 numbers for every branch that a block may stand in. Free text is every text that holds no tag of
@@ -9,6 +9,7 @@ the dialect, no cut tag at its end and no ``</`` without a name, exactly as for 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -17,8 +18,17 @@ from anabranch.dialects.description import Dialect, Tag
 from anabranch.dialects.free_text import free_text_regex, free_text_rules
 from anabranch.errors import DialectError
 
-Flavour = Literal["xgrammar", "llguidance"]
-Scope = Literal["document", "main", "branch", "merge"]
+Flavour = Literal["xgrammar", "llguidance", "gbnf"]
+Scope = Literal["document", "main", "branch", "merge", "answer"]
+#: Whether a request of the scope ``main`` or ``branch`` may, must or cannot open a block.
+Fork = Literal["may", "must", "no"]
+
+#: Where a block must be opened: most characters in front of it, and of a title in its plan.
+LEAD = 400
+TITLE = 300
+
+#: Most characters in front of these tags where a block must be opened.
+_LONGEST = {"BLOCK_BEGIN": str(LEAD), "THINK_BEGIN": "0"}
 
 _WHITE = "white"
 _INLINE = "inline"
@@ -52,22 +62,29 @@ def grammar(
     max_depth: int = 2,
     scope: Scope = "document",
     branch: Sequence[int] = (),
+    fork: Fork = "may",
+    begun: bool = False,
 ) -> str:
     """The grammar as a text.
 
     Args:
         dialect: which dialect.
-        flavour: ``xgrammar`` (EBNF with the start rule ``root``) or ``llguidance`` (Lark, start
-            rule ``start``).
+        flavour: ``xgrammar`` (EBNF with the start rule ``root``), ``llguidance`` (Lark, start
+            rule ``start``) or ``gbnf`` (llama.cpp, start rule ``root``).
         max_branches: the largest block; the size of the grammar grows with its square, and with
             its cube where numbers inside branches are dotted.
         max_depth: how deep blocks may stand in one another, in a dialect that nests them.
         scope: what may be written: a whole ``document``; or what one request writes: the ``main``
             line up to its next fork tag or the end, a ``branch`` behind its header up to its next
-            fork tag or its end, a ``merge``.
+            fork tag or its end, a ``merge``, or the ``answer`` behind closed reasoning: free text.
         branch: for the scope ``branch``, its number and before it those of the branches around it,
             outermost first. Without it, no block inside the branch is described where numbers
             are dotted.
+        fork: whether a block may, must or cannot be opened. Where it must, :data:`LEAD` characters
+            at most stand in front of it, and no title is longer than :data:`TITLE`: a model that
+            would go on for ever is brought to its fork.
+        begun: for the scope ``main``, that text stands before it: the reasoning is open already or
+            will not be opened.
 
     Raises:
         DialectError: the bound does not fit the dialect, or it has no merge to describe.
@@ -76,27 +93,32 @@ def grammar(
         raise DialectError(
             f"max_branches is {max_branches}; {dialect.name} has at least {dialect.min_branches}"
         )
-    rules = _Rules(dialect, min(max_branches, dialect.max_branches), max_depth)
-    start = rules.start(scope, tuple(branch))
-    return _ebnf(rules, start) if flavour == "xgrammar" else _lark(rules, start)
+    rules = _Rules(dialect, min(max_branches, dialect.max_branches), max_depth, fork)
+    start = rules.start(scope, tuple(branch), begun)
+    if flavour == "llguidance":
+        return _lark(rules, start)
+    text = _ebnf(rules, start)
+    return _as_gbnf(text) if flavour == "gbnf" else text
 
 
 class _Rules:
     """Rules as ``{name: alternatives}``; each alternative is a list of rule and terminal names."""
 
-    def __init__(self, dialect: Dialect, bound: int, depth: int) -> None:
-        self.dialect, self.bound = dialect, bound
+    def __init__(self, dialect: Dialect, bound: int, depth: int, fork: Fork = "may") -> None:
+        self.dialect, self.bound, self.fork = dialect, bound, fork
         self.depth = depth if dialect.nesting else 1
         self.terminals: dict[str, _Terminal] = {}
         self.rules: dict[str, list[list[str]]] = {}
 
-    def start(self, scope: Scope, branch: tuple[int, ...]) -> list[list[str]]:
+    def start(self, scope: Scope, branch: tuple[int, ...], begun: bool) -> list[list[str]]:
         dialect = self.dialect
+        if scope == "answer":
+            return [["TEXT"], []]
         if scope == "branch":
             place = _Place(max(1, len(branch)) + 1, branch)
             end = self.free_to("BRANCH_END", dialect.branch.close)
             forks = place.depth <= self.depth and (branch or not dialect.dotted)
-            return [*([self.to_fork(place)] if forks else []), [end]]
+            return self.choose([self.to_fork(place)] if forks else [], [end])
         if scope == "merge":
             if dialect.merge is None:
                 raise DialectError(f"{dialect.name} has no merge")
@@ -105,13 +127,19 @@ class _Rules:
         if scope == "document":
             self.rules["line"] = [[*self.block(_Place()), "line"], ["ending"]]
         else:
-            self.rules["step"] = [self.to_fork(_Place()), ["ending"]]
+            self.rules["step"] = self.choose([self.to_fork(_Place())], ["ending"])
         self.rules["ending"] = [["rest"]]
         self.rules["rest"] = [["TEXT"], []]
-        if dialect.think is None:
+        if dialect.think is None or begun:
             return [[body]]
         self.rules["ending"].append([self.free_to("THINK_END", dialect.think.close), "rest"])
         return [[body], [self.free_to("THINK_BEGIN", dialect.think.open), body]]
+
+    def choose(self, forks: list[list[str]], end: list[str]) -> list[list[str]]:
+        """The ways that ``fork`` leaves open."""
+        if self.fork == "no" or not forks:
+            return [end]
+        return forks if self.fork == "must" else [*forks, end]
 
     # Terminals.
 
@@ -120,7 +148,8 @@ class _Rules:
         return name
 
     def free_to(self, name: str, literal: str) -> str:
-        return self.terminal(name, (_FREE, ""), ("", literal))
+        bound = _LONGEST.get(name, "") if self.fork == "must" else ""
+        return self.terminal(name, (_FREE, bound), ("", literal))
 
     def white_to(self, name: str, literal: str) -> str:
         return self.terminal(name, (_WHITE, ""), ("", literal))
@@ -166,7 +195,9 @@ class _Rules:
             for kind, tag in plan.items.items():
                 name = f"ITEM_{kind.upper()}"
                 begin = self.numbered(f"{name}_BEGIN", tag, place, number)
-                entries.append([begin, self.free_to(f"{name}_END", tag.close)])
+                bound = str(TITLE) if self.fork == "must" else ""
+                end_item = self.terminal(f"{name}_END", (_FREE, bound), ("", tag.close))
+                entries.append([begin, end_item])
             item, after = self.name("item", place, number), self.name("after", place, number)
             self.rules[item] = entries
             tails = []
@@ -237,14 +268,25 @@ def _ebnf(rules: _Rules, start: list[list[str]]) -> str:
         pieces = [_ebnf_piece(kind, text) for kind, text in terminal.pieces]
         lines.append(f"{terminal.name} ::= {' '.join(pieces)}")
     lines.append("TEXT ::= chunk free")
-    lines.append(r"white ::= [ \t\r\n]*")
+    lines.append(r"white ::= [ \t\r\n]" + ("{0,8}" if rules.fork == "must" else "*"))
     lines.append(r"inline ::= [ \t]*")
     lines.extend(free_text_rules(rules.dialect))
     return "\n".join(lines) + "\n"
 
 
 def _ebnf_piece(kind: str, text: str) -> str:
+    if kind == _FREE and text:
+        return f"chunk{{0,{text}}}"
     return kind or f'"{text}"'
+
+
+def _as_gbnf(ebnf: str) -> str:
+    """llama.cpp knows letters, digits and hyphens in names; all else is the same."""
+    lines = []
+    for line in ebnf.splitlines():
+        parts = re.split(r'("[^"]*"|\[[^\]]*\])', line)
+        lines.append("".join(p if at % 2 else p.replace("_", "-") for at, p in enumerate(parts)))
+    return "\n".join(lines) + "\n"
 
 
 def _lark(rules: _Rules, start: list[list[str]]) -> str:
@@ -254,10 +296,16 @@ def _lark(rules: _Rules, start: list[list[str]]) -> str:
     for name, alternatives in {"start": start, **rules.rules}.items():
         lines.append(f"{name}: {' | '.join(' '.join(names) for names in alternatives)}")
     for terminal in rules.terminals.values():
-        pieces = [shown.get(kind) or _literal(text) for kind, text in terminal.pieces]
+        pieces = [_lark_piece(kind, text, shown) for kind, text in terminal.pieces]
         lines.append(f"{terminal.name}: /{''.join(pieces)}/")
     lines.append(f"TEXT: /(?:{free})+/")
     return "\n".join(lines) + "\n"
+
+
+def _lark_piece(kind: str, text: str, shown: dict[str, str]) -> str:
+    if kind == _FREE and text:
+        return f"{shown[kind][:-1]}{{0,{text}}}"
+    return shown.get(kind) or _literal(text)
 
 
 def _literal(text: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from anabranch.dialects.grammar import Flavour
 from anabranch.records import FinishReason
 
 
@@ -25,6 +26,8 @@ class Call:
         seed: seed of this call alone.
         affinity: calls with one key share a prefix and should meet one cache.
         logprobs: whether the log-prob of each sampled token is wanted.
+        grammar: what may be sampled, in the flavour that :attr:`Capabilities.grammar` names; None
+            leaves everything open. The output ends where the grammar does, at the latest.
     """
 
     ids: tuple[int, ...]
@@ -36,6 +39,7 @@ class Call:
     seed: int = 0
     affinity: str = ""
     logprobs: bool = True
+    grammar: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,11 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an engine was found to be able to do."""
+    """What an engine was found to be able to do.
+
+    ``grammar`` is the flavour of grammar that it constrains calls by, None where it does not or
+    was not asked (:func:`find_grammar`).
+    """
 
     ids_in: bool = True
     ids_out: bool = True
@@ -66,6 +74,7 @@ class Capabilities:
     include_stop: bool = True
     prefix_cache: bool = False
     window: int | None = None
+    grammar: Flavour | None = None
     notes: tuple[str, ...] = field(default=())
 
 
@@ -101,3 +110,13 @@ class Engine(Protocol):
     def generate(self, call: Call) -> AsyncGenerator[Chunk, None]: ...
 
     async def close(self) -> None: ...
+
+
+async def find_grammar(engine: Engine) -> Flavour | None:
+    """The flavour of grammar that an engine takes; a server is asked for it once, on demand."""
+    known = engine.capabilities.grammar
+    ask = getattr(engine, "find_grammar", None)
+    if known is None and ask is not None:
+        found: Flavour | None = await ask()
+        return found
+    return known

@@ -14,7 +14,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 
-from anabranch.engines.base import Call, Capabilities, Chunk, Engine, Tokenizer
+from anabranch.dialects.grammar import Flavour
+from anabranch.engines.base import Call, Capabilities, Chunk, Engine, Tokenizer, find_grammar
 from anabranch.engines.failures import UnreachableError
 from anabranch.engines.fleet_attempt import Attempt, Hedging, Race
 from anabranch.engines.fleet_pool import Check, Pool
@@ -153,6 +154,12 @@ class FleetEngine:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def find_grammar(self) -> Flavour | None:
+        """The flavour of grammar that all replicas take; None if they differ."""
+        engines = [member.engine for member in self._members]
+        found = await asyncio.gather(*(find_grammar(engine) for engine in engines))
+        return found[0] if len(set(found)) == 1 else None
 
     async def generate(self, call: Call) -> AsyncGenerator[Chunk, None]:
         """Streams one call from the replica that takes it."""

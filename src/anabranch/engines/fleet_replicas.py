@@ -133,6 +133,7 @@ def weakest(replicas: Iterable[Replica]) -> Capabilities:
         include_stop=all(found.include_stop for _, found in each),
         prefix_cache=all(found.prefix_cache for _, found in each),
         window=min(windows, default=None),
+        grammar=each[0][1].grammar if len({f.grammar for _, f in each}) == 1 else None,
         notes=tuple(f"{name}: {note}" for name, found in each for note in found.notes),
     )
 

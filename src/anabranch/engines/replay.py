@@ -15,7 +15,8 @@ from contextlib import aclosing
 from dataclasses import fields
 from pathlib import Path
 
-from anabranch.engines.base import Call, Capabilities, Chunk, Engine, Tokenizer
+from anabranch.dialects.grammar import Flavour
+from anabranch.engines.base import Call, Capabilities, Chunk, Engine, Tokenizer, find_grammar
 from anabranch.engines.recording import (
     RecordedCall,
     RecordedEngine,
@@ -91,6 +92,10 @@ class RecordingEngine:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def find_grammar(self) -> Flavour | None:
+        """The flavour of grammar that the recorded engine takes."""
+        return await find_grammar(self._engine)
 
     async def generate(self, call: Call) -> AsyncGenerator[Chunk, None]:
         """Streams one call, and writes it down when it ends."""
