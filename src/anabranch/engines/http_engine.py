@@ -47,6 +47,11 @@ class HttpEngine(ABC):
         self._opening = asyncio.Lock()
 
     @property
+    def transport(self) -> Transport:
+        """The server itself, for questions that are no calls."""
+        return self._transport
+
+    @property
     def capabilities(self) -> Capabilities:
         """What the server was found to do; assumptions before :meth:`open`."""
         return self._found.capabilities if self._found else Capabilities()

@@ -34,6 +34,8 @@ class Manners:
         stops: obeys stop strings at all; if not, it runs on to its end.
         include_stop: obeys ``include_stop_str_in_output``; else the stop is cut off the text.
         names_stop: says which stop string matched.
+        stop_ids: obeys ``stop_token_ids``.
+        tokenise: answers `/tokenize`.
         usage: sends token counts at the end.
         cap: obeys ``max_tokens``.
         honest: says "length" when the cap ended the output; else "stop".
@@ -49,6 +51,8 @@ class Manners:
     stops: bool = True
     include_stop: bool = True
     names_stop: bool = True
+    stop_ids: bool = True
+    tokenise: bool = True
     usage: bool = True
     cap: bool = True
     honest: bool = True

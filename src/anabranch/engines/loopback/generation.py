@@ -24,6 +24,7 @@ class Generation:
         self._decoder = StreamDecoder(tokenizer)
         self._include = manners.include_stop and bool(body.get("include_stop_str_in_output"))
         self._cap = int(body.get("max_tokens", 16)) if manners.cap else 10**9
+        self._stop_ids = frozenset(body.get("stop_token_ids") or () if manners.stop_ids else ())
         self._offset = 0
 
     def _steps(self) -> Iterable[tuple[int, ...]]:
@@ -41,7 +42,8 @@ class Generation:
             ids = step[: self._cap - len(self.sampled)]
             self.sampled += ids
             text = self._text(ids)
-            if self._matcher.stop is not None or (ids and ids[-1] in self._tokenizer.eos_ids):
+            ends = self._tokenizer.eos_ids | self._stop_ids
+            if self._matcher.stop is not None or (ids and ids[-1] in ends):
                 reason = "stop"
             elif len(self.sampled) >= self._cap:
                 reason = "length" if self._manners.honest else "stop"

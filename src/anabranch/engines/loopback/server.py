@@ -34,6 +34,7 @@ class LoopbackServer:
         manners: may be replaced at any time.
         faults: taken from the left, one per completion request; None is a request that goes well.
         served: all completion requests so far.
+        sampled: tokens of all of them together.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class LoopbackServer:
         self.port = port
         self.faults: deque[Fault | None] = deque()
         self.served: list[Served] = []
+        self.sampled = 0
         self.cache = PrefixCache()
         self.url = ""
         self._runner: web.AppRunner | None = None
@@ -110,6 +112,7 @@ class LoopbackServer:
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/v1/completions", self._generate)
+        app.router.add_post("/tokenize", self._tokenise)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         model = self.models[0] if self.models else ""
@@ -118,8 +121,16 @@ class LoopbackServer:
             f'vllm:num_requests_running{{engine="0",model_name="{model}"}} {self.running}.0',
             "# TYPE vllm:num_requests_waiting gauge",
             f'vllm:num_requests_waiting{{engine="0",model_name="{model}"}} 0.0',
+            "# TYPE vllm:generation_tokens_total counter",
+            f'vllm:generation_tokens_total{{engine="0",model_name="{model}"}} {self.sampled}.0',
         )
         return web.Response(text="\n".join(lines) + "\n")
+
+    async def _tokenise(self, request: web.Request) -> web.Response:
+        if not self.manners.tokenise:
+            return _error(404, "Not Found")
+        ids = self.tokenizer.encode((await request.json())["prompt"])
+        return web.json_response({"tokens": ids, "count": len(ids)})
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response()
@@ -209,8 +220,11 @@ class LoopbackServer:
         manners, body = self.manners, served.body
         cached = self.cache.cached(served.prompt)
         generation = Generation(self.tokenizer, manners, body, reply)
+        counted = 0
         frame = {"id": "cmpl-0", "object": "text_completion", "model": body["model"]}
         for choice in generation.choices():
+            self.sampled += len(generation.sampled) - counted
+            counted = len(generation.sampled)
             yield json.dumps({**frame, "choices": [choice]})
         self.cache.add([*served.prompt, *generation.sampled])
         if manners.usage and (body.get("stream_options") or {}).get("include_usage"):
