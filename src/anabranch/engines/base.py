@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from anabranch.dialects.grammar import Flavour
+from anabranch.errors import EngineError
 from anabranch.records import FinishReason
 
 
@@ -120,3 +121,15 @@ async def find_grammar(engine: Engine) -> Flavour | None:
         found: Flavour | None = await ask()
         return found
     return known
+
+
+def required_grammar(engine: Engine) -> Flavour:
+    """The flavour that a call's grammar is in.
+
+    Raises:
+        EngineError: the engine takes no grammar, or was not asked whether it does.
+    """
+    flavour = engine.capabilities.grammar
+    if flavour is None:
+        raise EngineError(f"{engine.name} takes no grammar, or was not asked: see find_grammar")
+    return flavour

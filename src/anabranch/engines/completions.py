@@ -9,16 +9,22 @@ endpoints are not used: a fork continues raw text in the middle.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from anabranch.engines.base import Call, Tokenizer
+from anabranch.dialects.grammar import Flavour
+from anabranch.engines.base import Call, Tokenizer, required_grammar
 from anabranch.engines.discovery import COMPLETIONS, MODELS, Found, Ids, discover, encode_body
+from anabranch.engines.grammars import find_grammar_flavour, grammar_field
 from anabranch.engines.http_engine import HttpEngine, Request
 from anabranch.engines.reader import CompletionReader, Terms
 from anabranch.engines.retry import Retries
 from anabranch.engines.transport import Timeouts, Transport
 
 __all__ = ["CompletionsEngine", "Retries", "Timeouts"]
+
+#: Usage in every event, for servers that know this option of vLLM.
+COUNTED = {"include_usage": True, "continuous_usage_stats": True}
 
 
 class CompletionsEngine(HttpEngine):
@@ -61,6 +67,7 @@ class CompletionsEngine(HttpEngine):
         super().__init__(transport, model, tokenizer)
         self._ids: Ids = ids
         self._extra = dict(extra or {})
+        self._asked = False
 
     async def check(self) -> None:
         """Asks the server for its models: the cheapest request that shows that it is there.
@@ -69,6 +76,22 @@ class CompletionsEngine(HttpEngine):
             EngineError: it does not answer, or refuses.
         """
         await self._transport.get_json(MODELS)
+
+    async def find_grammar(self) -> Flavour | None:
+        """Asks the server, once, which flavour of grammar it takes.
+
+        Raises:
+            EngineError: as for :meth:`open`.
+        """
+        found = await self._open()
+        if not self._asked:
+            flavour = await find_grammar_flavour(
+                self._transport, found.model, self.tokenizer, self._extra
+            )
+            self._asked = True
+            known = replace(self.capabilities, grammar=flavour)
+            self._found = replace(self._found or found, capabilities=known)
+        return self.capabilities.grammar
 
     async def _discover(self) -> Found:
         return await discover(
@@ -98,6 +121,11 @@ class CompletionsEngine(HttpEngine):
         }
         if call.stop and found.server_stops:
             body["stop"] = call.stop
+        if call.grammar is not None:
+            body |= grammar_field(required_grammar(self), call.grammar)
         if (call.logprobs or found.always_score) and found.logprobs is not None:
             body["logprobs"] = found.logprobs
+        else:
+            # Without log-probs nothing in an event says where it stands.
+            body["stream_options"] = COUNTED
         return encode_body(body, self._extra)

@@ -21,6 +21,7 @@ from anabranch.engines.base import Call, Capabilities, Chunk, Tokenizer
 from anabranch.engines.local_audit import choose_forward
 from anabranch.engines.local_batch import Batch, Statistics
 from anabranch.engines.local_forward import CachedForward
+from anabranch.engines.local_grammar import Grammars, can_constrain
 from anabranch.engines.local_job import Job
 from anabranch.engines.local_load import (
     check_files,
@@ -43,9 +44,9 @@ class LocalEngine:
     """A model in this process behind :class:`anabranch.engines.base.Engine`.
 
     Of each output: the end token is among the ids with empty text, so that training sees it;
-    log-probs are those of the raw logits at temperature 1, before any cut. A token depends on its
-    request's logits and seed alone; logits of one request in batches of different make-up may
-    differ in the last bits, as floating point does.
+    log-probs are those of the raw logits at temperature 1, before any cut or grammar. A token
+    depends on its request's logits and seed alone; logits of one request in batches of different
+    make-up may differ in the last bits, as floating point does.
 
     The prompt's common prefix with any kept or live sequence is copied, not computed
     (``Chunk.cached_tokens``), its last token always computed. If a model cannot be decoded that
@@ -99,8 +100,10 @@ class LocalEngine:
         self._capabilities = Capabilities(
             prefix_cache=finding.forward.caches,
             window=window_of(self._module),
+            grammar="xgrammar" if can_constrain(self.tokenizer, self._eos_ids) else None,
             notes=(finding.note,) if finding.note else (),
         )
+        self._grammars = Grammars(self.tokenizer, self._vocabulary, self._eos_ids)
         kept = _cached_tokens(finding.forward) if max_cached_tokens is None else max_cached_tokens
         self._batch = Batch(finding.forward, max_batch, kept)
         self._worker = Worker(self._batch, threads or default_threads(self._module))
@@ -128,7 +131,11 @@ class LocalEngine:
         if call.max_tokens < 1:
             yield Chunk(finish="length", prompt_tokens=len(call.ids), cached_tokens=0)
             return
-        job = Job(call, self.tokenizer, self._eos_ids)
+        matcher = None
+        if call.grammar is not None:
+            # The first grammar of a vocabulary takes a while: the event loop goes on meanwhile.
+            matcher = await asyncio.to_thread(self._grammars.matcher, call.grammar)
+        job = Job(call, self.tokenizer, self._eos_ids, matcher)
         stream = Stream(asyncio.get_running_loop())
         self._submit(job, stream)
         try:
@@ -148,6 +155,11 @@ class LocalEngine:
             raise EngineError("the prompt is empty: the local engine needs at least one token")
         if min(call.ids) < 0 or max(call.ids) >= self._vocabulary:
             raise EngineError(f"the prompt has an id outside the vocabulary of {self._vocabulary}")
+        if call.grammar is not None and self._capabilities.grammar is None:
+            raise EngineError(
+                "the local engine takes no grammar: install anabranch[grammar]; its tokenizer must "
+                "decode id by id and have an end token"
+            )
         window = self._capabilities.window
         if window is not None and len(call.ids) + max(call.max_tokens, 0) > window:
             raise ContextWindowError(

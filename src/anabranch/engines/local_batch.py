@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from anabranch.engines.local_cache import Kept
 from anabranch.engines.local_forward import CachedForward, Forward
+from anabranch.engines.local_grammar import masked
 from anabranch.engines.local_job import Job
 from anabranch.engines.local_prefix import PrefixStore, common_prefix
 from anabranch.engines.sampling import sample, uniform
@@ -128,7 +129,7 @@ class Batch:
             uniform(call.seed, job.sampled) if call.temperature > 0 else 0.0
             for call, job in zip(calls, rows, strict=True)
         ]
-        tokens, logprobs = sample(logits, calls, numbers)
+        tokens, logprobs = sample(logits, calls, numbers, masked(logits, rows))
         for job, token, logprob in zip(rows, tokens.tolist(), logprobs.tolist(), strict=True):
             job.accept(token, logprob)
         self._count(rows, first)

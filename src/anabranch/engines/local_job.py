@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from anabranch.engines.base import Call, Chunk, Tokenizer
 from anabranch.engines.detokenizer import StreamDecoder
 from anabranch.engines.stops import StopMatcher
@@ -16,6 +18,7 @@ class Job:
         call: the request; its prompt is not empty.
         tokenizer: for the text of new tokens.
         eos_ids: ids that end the output.
+        matcher: of the call's grammar.
     """
 
     __slots__ = (
@@ -31,11 +34,19 @@ class Job:
         "failure",
         "finish",
         "length",
+        "matcher",
         "tokens",
     )
 
-    def __init__(self, call: Call, tokenizer: Tokenizer, eos_ids: frozenset[int]) -> None:
+    def __init__(
+        self,
+        call: Call,
+        tokenizer: Tokenizer,
+        eos_ids: frozenset[int],
+        matcher: Any = None,
+    ) -> None:
         self.call = call
+        self.matcher = matcher
         self.tokens = list(call.ids)
         self.length = 0
         self.cached = 0
@@ -66,6 +77,9 @@ class Job:
         """Takes the next sampled token."""
         if logprob != logprob:
             self.failure = EngineError("the model's logits are not numbers (NaN)")
+            return
+        if self.matcher is not None and not self.matcher.accept_token(token):
+            self.failure = EngineError("no token of the vocabulary writes what the grammar demands")
             return
         self.tokens.append(token)
         self._ids.append(token)

@@ -2,7 +2,7 @@
 
 A token depends on the sequence's logits, its seed and its step alone, never on what else is in
 the batch: the only randomness is one number per sequence and step, a hash of the two, looked up in
-the cumulative distribution. Penalties and grammars are not here.
+the cumulative distribution. Penalties are not here; a grammar comes as a mask.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ def _mix(value: int) -> int:
 
 
 def sample(
-    logits: Tensor, settings: Sequence[Settings], numbers: Sequence[float]
+    logits: Tensor,
+    settings: Sequence[Settings],
+    numbers: Sequence[float],
+    allowed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Draws one token per row.
 
@@ -54,17 +57,19 @@ def sample(
         settings: one per row. Temperature 0 is greedy; otherwise temperature is applied first,
             then ``top_k`` (0: off), then ``top_p`` on what is left.
         numbers: one number in [0, 1) per row, see :func:`uniform`; unused where greedy.
+        allowed: the logits with what may not be drawn at minus infinity; None: all may.
 
     Returns:
         token ids [rows], and their log-probs [rows] under the raw logits: log-softmax at
-        temperature 1 with nothing cut off, whatever the settings.
+        temperature 1 with nothing cut off, whatever the settings and ``allowed``.
     """
-    tokens = logits.argmax(-1)
+    allowed = logits if allowed is None else allowed
+    tokens = allowed.argmax(-1)
     drawn = [row for row, wanted in enumerate(settings) if wanted.temperature > 0]
     if drawn:
         every = len(drawn) == len(settings)
         chosen = _draw(
-            logits if every else logits[drawn],
+            allowed if every else allowed[drawn],
             [settings[row] for row in drawn],
             [numbers[row] for row in drawn],
         )

@@ -57,6 +57,8 @@ _ABORT_TIMEOUT = 2.0
 class SGLangEngine(HttpEngine):
     """An engine behind SGLang's `/generate`.
 
+    A call's grammar is sent as `ebnf`, which the default grammar backend (xgrammar) takes.
+
     A call that is left closes its connection and tells `/abort_request`, since SGLang may notice a
     closed connection late. Seeds have an effect only in a server that was started with
     `--enable-deterministic-inference`.
@@ -126,9 +128,19 @@ class SGLangEngine(HttpEngine):
             include_stop=stop is not None and stop in second.text,
             prefix_cache=second.cached > 0,
             window=window,
+            grammar="xgrammar" if await self._constrains(prompt) else None,
             notes=tuple(notes),
         )
         return Found(str(info.get("model_path") or ""), capabilities, stops, 0)
+
+    async def _constrains(self, prompt: list[int]) -> bool:
+        """Whether a grammar has an effect: a server may run without a grammar backend."""
+        call = Call(tuple(prompt[:16]), (), 8, grammar='root ::= "7373"')
+        try:
+            probe = await self._collect(call)
+        except EngineError:
+            return False
+        return probe.text.startswith("7373")
 
     async def _info(self, name: str) -> dict[str, Any] | None:
         """The answer under a name, or its older form; None if there is neither."""
@@ -154,8 +166,10 @@ class SGLangEngine(HttpEngine):
         return min(known) - 1 if known else None
 
     async def _probe(self, prompt: list[int], stop: tuple[str, ...]) -> Probe:
-        call = Call(tuple(prompt), stop, PROBE_OUTPUT)
-        body, _ = self._body(call, PROBE_OUTPUT, stops=True, ignore_eos=True)
+        return await self._collect(Call(tuple(prompt), stop, PROBE_OUTPUT), ignore_eos=True)
+
+    async def _collect(self, call: Call, **more: Any) -> Probe:
+        body, _ = self._body(call, call.max_tokens, stops=True, **more)
         stream = await self._transport.begin(GENERATE, body)
         reader, probe, deltas = SseReader(), Probe(), Deltas(stream.where)
         data = stream.first
@@ -187,6 +201,7 @@ class SGLangEngine(HttpEngine):
             "top_k": call.top_k or -1,
             "stop": list(call.stop) if call.stop and stops else None,
             "sampling_seed": call.seed if call.temperature else None,
+            "ebnf": call.grammar,
             **more,
             **self._sampling,
         }
