@@ -1,8 +1,8 @@
 """From a problem to a rendered prompt and a complete decoding setup.
 
 What a checkpoint says of its own prompt wins (``anabranch.json``); else the dialect's published
-prompt is used, in the model's chat template where there is one. Prompts of other modes than
-parallel and sequential are left out.
+prompt is used, in the model's chat template where there is one. The prompt of mode ``prompted``
+explains the dialect to any instruct model (:mod:`anabranch.decoding.prompted`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from pathlib import Path
 
 from anabranch.checkpoint import CheckpointInfo
 from anabranch.decoding.joins import JoinPolicy, WaitForAll
+from anabranch.decoding.prompted import instructions
 from anabranch.decoding.setup import Mode, Setup
 from anabranch.dialects import Dialect, get_dialect
 from anabranch.engines.base import Engine, Tokenizer
 from anabranch.engines.tokenizers import HFTokenizer, check_tags, render_chat
+from anabranch.errors import UsageError
 from anabranch.records import Limits, Problem, Sampling
 
 #: The plain prompt for a sequential baseline of a model that has none of its own.
@@ -42,15 +44,19 @@ def render_prompt(
         ModelError: the checkpoint has no prompt for the mode.
         TokenizerError: the chat template cannot be rendered.
     """
-    if info is not None and info.prompts:
-        return info.prompt(problem, mode)
-    if mode == "sequential":
-        text = STEP_BY_STEP.replace("{problem}", problem)
-    else:
-        text = dialect.render_prompt(problem)
+    if info is not None and info.prompts and mode != "prompted":
+        return info.prompt(problem, "sequential" if mode == "sequential" else "parallel")
+    text = user_message(problem, dialect, mode)
     if folder is not None and has_chat_template(folder):
         return render_chat(folder, [{"role": "user", "content": text}])
     return text
+
+
+def user_message(problem: str, dialect: Dialect, mode: Mode) -> str:
+    """What the user says, before any chat template."""
+    if mode == "sequential":
+        return STEP_BY_STEP.replace("{problem}", problem)
+    return instructions(problem, dialect) if mode == "prompted" else dialect.render_prompt(problem)
 
 
 def has_chat_template(folder: Path | str) -> bool:
@@ -86,6 +92,7 @@ def make_setup(
     sampling: Sampling | None = None,
     policy: JoinPolicy | None = None,
     width: int | None = None,
+    min_blocks: int = 0,
     id: str = "",
 ) -> Setup:
     """Everything that :func:`anabranch.decoding.run` needs for one problem.
@@ -95,17 +102,23 @@ def make_setup(
         engine: its tokenizer, window and name are taken over.
         dialect: default: the checkpoint's own, else ThreadWeaver.
         info, folder: as in :func:`render_prompt`.
-        mode: ``parallel`` forks, ``sequential`` is the baseline in one line.
+        mode: ``parallel`` (native: a trained model) forks, ``sequential`` is the baseline in one
+            line, ``constrained`` forks under the dialect's grammar, ``prompted`` explains the
+            dialect to any instruct model, under the grammar where the engine takes one.
+        min_blocks: blocks that the grammar forces, in the modes that have one.
         limits, sampling, policy, width: as in :class:`Setup`.
         id: of the trajectory; also the root of its seeds beside ``sampling.seed``.
 
     Raises:
+        UsageError: ``min_blocks`` in a mode without a grammar.
         TokenizerError: a tag of the dialect does not survive the engine's tokenizer.
     """
     record = Problem(id=id or "problem", problem=problem) if isinstance(problem, str) else problem
     if dialect is None:
         dialect = info.dialect if info is not None else "threadweaver"
     chosen = get_dialect(dialect) if isinstance(dialect, str) else dialect
+    if min_blocks and mode not in ("constrained", "prompted"):
+        raise UsageError(f"min_blocks {min_blocks}: mode {mode} has no grammar to force blocks by")
     check_tags(engine.tokenizer, tag_texts(chosen))
     prompt = render_prompt(record.text, chosen, mode, info=info, folder=folder)
     return Setup(
@@ -120,6 +133,7 @@ def make_setup(
         window=engine.capabilities.window,
         width=width,
         logprobs=engine.capabilities.logprobs,
+        min_blocks=min_blocks,
         retokenized=not engine.capabilities.ids_out,
         id=id or record.id,
         problem=record,
