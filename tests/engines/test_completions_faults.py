@@ -177,8 +177,16 @@ def test_an_event_that_comes_twice_counts_once() -> None:
     assert seen.text == TEXT
 
 
-def test_an_event_that_comes_twice_without_a_place_is_noticed() -> None:
+def test_an_event_that_comes_twice_counts_once_by_the_servers_running_count() -> None:
     seen = meet([Fault("double", after=3)], call=replace(CALL, logprobs=False))
+    assert seen.error is None
+    assert seen.text == TEXT
+
+
+def test_an_event_that_comes_twice_without_a_place_or_count_is_noticed() -> None:
+    manners = replace(SLOW, running_usage=False)
+    call = replace(CALL, logprobs=False)
+    seen = meet([Fault("double", after=3)], call=call, manners=manners)
     assert seen.error is not None
     assert seen.error.retryable
     assert "a part came twice" in str(seen.error)

@@ -68,6 +68,7 @@ class CompletionReader:
     """
 
     __slots__ = (
+        "_counted",
         "_new",
         "_output",
         "_previous",
@@ -91,6 +92,7 @@ class CompletionReader:
         self._tokenizer, self._terms = tokenizer, terms
         self._sse = SseReader()
         self._previous = ""
+        self._counted: int | None = None
         self._reason: str | None = None
         self._stop_reason: Any = None
         self._usage: dict[str, Any] = {}
@@ -183,6 +185,12 @@ class CompletionReader:
             self.done = self.done or bool(usage and self._reason)
             return
         choice = choices[0]
+        if usage and choice.get("token_ids"):
+            # The count in every event tells a repeated event from a repeated token.
+            counted = usage.get("completion_tokens")
+            if counted is not None and counted == self._counted:
+                return
+            self._counted = counted
         self._tokens(choice)
         reason = choice.get("finish_reason")
         if reason is not None and self._reason is None:

@@ -36,7 +36,7 @@ class Manners:
         names_stop: says which stop string matched.
         stop_ids: obeys ``stop_token_ids``.
         tokenise: answers `/tokenize`.
-        usage: sends token counts at the end.
+        usage: sends token counts at the end; ``running_usage`` in every event too, when asked.
         cap: obeys ``max_tokens``.
         honest: says "length" when the cap ended the output; else "stop".
         window: of the model, told and kept to; ``told_window`` where it tells another.
@@ -54,6 +54,7 @@ class Manners:
     stop_ids: bool = True
     tokenise: bool = True
     usage: bool = True
+    running_usage: bool = True
     cap: bool = True
     honest: bool = True
     window: int | None = 32_768

@@ -221,13 +221,17 @@ class LoopbackServer:
         cached = self.cache.cached(served.prompt)
         generation = Generation(self.tokenizer, manners, body, reply)
         counted = 0
+        options = body.get("stream_options") or {}
         frame = {"id": "cmpl-0", "object": "text_completion", "model": body["model"]}
         for choice in generation.choices():
             self.sampled += len(generation.sampled) - counted
             counted = len(generation.sampled)
-            yield json.dumps({**frame, "choices": [choice]})
+            event = {**frame, "choices": [choice]}
+            if manners.running_usage and options.get("continuous_usage_stats"):
+                event["usage"] = {"prompt_tokens": len(served.prompt), "completion_tokens": counted}
+            yield json.dumps(event)
         self.cache.add([*served.prompt, *generation.sampled])
-        if manners.usage and (body.get("stream_options") or {}).get("include_usage"):
+        if manners.usage and options.get("include_usage"):
             counts = {
                 "prompt_tokens": len(served.prompt),
                 "completion_tokens": len(generation.sampled),
