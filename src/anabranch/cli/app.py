@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from anabranch import __version__
-from anabranch.cli import convert, demo, doctor, inspect, lab, solve, train
+from anabranch.cli import convert, demo, doctor, inspect, lab, solve, train, view
 from anabranch.errors import AnabranchError
 
 app = typer.Typer(
@@ -44,6 +44,7 @@ app.command("demo")(demo.demo)
 app.command("solve")(solve.solve)
 app.command("inspect")(inspect.inspect)
 app.command("convert")(convert.convert)
+app.command("view")(view.view)
 app.command("doctor")(doctor.doctor)
 app.add_typer(train.app, name="train")
 app.add_typer(lab.app, name="lab")
