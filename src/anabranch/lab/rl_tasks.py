@@ -90,12 +90,21 @@ def grade_lab(problem: Problem, trajectory: Trajectory) -> Verdict:
     return Verdict(status="correct" if right else "wrong", answer=answer)
 
 
-def open_sample(problem: LabProblem, form: Form, tokenizer: Tokenizer) -> Trajectory:
-    """The reference solution in a form, behind the open prompt: one training sample."""
+def open_sample(
+    problem: LabProblem, form: Form, tokenizer: Tokenizer, *, shift: int = 0
+) -> Trajectory:
+    """The reference solution in a form, behind the open prompt: one training sample.
+
+    ``shift`` makes its last step wrong by so much (modulo 10), for models with a known weakness.
+    """
     setup = lab_setup(problem, form, tokenizer)
     prompt = OPEN_PROMPT.replace("{problem}", problem.text)
     setup = replace(setup, prompt=prompt, prompt_ids=tuple(tokenizer.encode(prompt)))
-    return trajectory_from_text(problem.solve(form).text(), setup)
+    solution = problem.solve(form)
+    if shift:
+        wrong = str((int(solution.answer) + shift) % 10)
+        solution = replace(solution, answer=wrong, continuation=solution.continuation[:-1] + wrong)
+    return trajectory_from_text(solution.text(), setup)
 
 
 def make_chooser(
@@ -125,7 +134,7 @@ def make_chooser(
     from anabranch.training.data import Endless
     from anabranch.training.sft import train_sft
 
-    shares = dict(forms or {"sequential": 0.5, "parallel": 0.5})
+    shares: dict[Form, float] = dict(forms) if forms else {"sequential": 0.5, "parallel": 0.5}
     if not set(shares) <= set(MARKERS):
         raise ValueError(f"unknown forms in {shares}")
 

@@ -142,7 +142,7 @@ class RLTrainer:
                 gap = self.sampler.update(self.model)
         state.step = step
         self._patience(batch)
-        row = {"step": step, **plan.model_dump(), **batch.figures, **asdict(update)}
+        row = {"step": step, **plan.row(), **batch.figures, **asdict(update)}
         row |= {"version": state.version, "sync_gap": gap, "rate": self.config.rate(step)}
         row |= {f"seconds_{name}": took for name, took in clock.seconds.items()}
         row["seconds"] = time.perf_counter() - began

@@ -114,7 +114,7 @@ class Schedule(BaseModel):
 
 
 class StepPlan(BaseModel):
-    """One step: logged as it is."""
+    """What one step is."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -123,6 +123,15 @@ class StepPlan(BaseModel):
     pool: str
     difficulty: float
     clip_high: float | None = None
+
+    def row(self) -> dict[str, str | float]:
+        """What the log says of it."""
+        return {
+            "stage": self.stage,
+            "reward_name": self.reward,
+            "pool": self.pool,
+            "difficulty": self.difficulty,
+        }
 
 
 def constant(reward: str = "p_grpo") -> Schedule:
