@@ -11,7 +11,7 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from anabranch.engines.base import Call, Chunk, Engine
+from anabranch.engines.base import Call, Chunk, Engine, find_grammar
 from anabranch.engines.completions import CompletionsEngine
 from anabranch.engines.discovery import COMPLETIONS, Probe, ask, encode_body
 from anabranch.engines.http_engine import HttpEngine
@@ -55,6 +55,7 @@ async def examine(engine: Engine) -> list[Ability]:
     tests: dict[str, Callable[[], Awaitable[tuple[bool | None, str]]]] = {
         "seeds honoured": lambda: _seeds(engine),
         "siblings share a prefix": lambda: _siblings(engine),
+        "grammar": lambda: _grammar(engine),
     }
     if isinstance(engine, HttpEngine):
         http = engine
@@ -63,7 +64,6 @@ async def examine(engine: Engine) -> list[Ability]:
     if isinstance(engine, CompletionsEngine):
         server = engine
         tests["stop ids"] = lambda: _stop_ids(server)
-        tests["grammar"] = lambda: _grammar(server)
         tests["tokenise endpoint"] = lambda: _tokenise(server)
         tests["aborts honoured"] = lambda: _aborts(server)
     found = []
@@ -159,21 +159,9 @@ async def _stop_ids(engine: CompletionsEngine) -> tuple[bool | None, str]:
     return False, "stop_token_ids is ignored"
 
 
-async def _grammar(engine: CompletionsEngine) -> tuple[bool | None, str]:
-    plain = await _ask(engine, 4)
-    digit = next(d for d in "7302" if d not in plain.text[:2])
-    rule = f'root ::= "{digit}" "{digit}"'
-    reasons = []
-    for field, value in (("structured_outputs", {"grammar": rule}), ("grammar", rule)):
-        try:
-            got = await _ask(engine, 4, **{field: value})
-        except EngineError as error:
-            reasons.append(f"{field}: {error}")
-            continue
-        if got.text.strip() == digit * 2:
-            return True, f"in the field {field}"
-        reasons.append(f"{field} is ignored")
-    return False, "; ".join(reasons)
+async def _grammar(engine: Engine) -> tuple[bool | None, str]:
+    flavour = await find_grammar(engine)
+    return flavour is not None, flavour or "it takes none that is known here"
 
 
 async def _tokenise(engine: CompletionsEngine) -> tuple[bool | None, str]:
