@@ -8,7 +8,7 @@ The library's face for decoding: :func:`decode` streams events, :func:`solve` wa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
 
@@ -16,19 +16,21 @@ from anabranch.decoding.constrained import with_grammar
 from anabranch.decoding.events import Answer, Cancel, Event, Output, Start
 from anabranch.decoding.machine import Machine
 from anabranch.decoding.setup import Setup
-from anabranch.engines.base import Engine
+from anabranch.engines.base import Chunk, Engine
 from anabranch.errors import EngineError
 from anabranch.records import Trajectory
 
 Listener = Callable[[Event], None]
+#: Where the output of a call comes from.
+Source = Callable[[Start], AsyncGenerator[Chunk, None]]
 
 
 class _Driver:
-    """One machine, one engine. Tasks feed the machine directly: all of it is one thread's work."""
+    """One machine, one source of output. Tasks feed the machine directly: all of it is one thread's work."""
 
-    def __init__(self, setup: Setup, engine: Engine, listener: Listener | None) -> None:
-        self.machine = Machine(setup)
-        self.engine = engine
+    def __init__(self, machine: Machine, source: Source, listener: Listener | None) -> None:
+        self.machine = machine
+        self.source = source
         self.listener = listener
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.loop = asyncio.get_running_loop()
@@ -85,13 +87,14 @@ class _Driver:
     async def _call(self, start: Start) -> None:
         machine, request = self.machine, start.request
         try:
-            async with aclosing(self.engine.generate(start.call)) as chunks:
+            async with aclosing(self.source(start)) as chunks:
                 async for chunk in chunks:
                     self._dispatch(machine.feed(request, chunk, self.now))
                     if not machine.waits_for(request):
                         return
             # A stream that ends without a finish has broken off.
-            raise EngineError(f"{self.engine.name}: the stream broke off", retryable=True)
+            name = machine.setup.engine or "the engine"
+            raise EngineError(f"{name}: the stream broke off", retryable=True)
         except EngineError as error:
             self._dispatch(machine.fail(request, error, self.now))
         except asyncio.CancelledError:
@@ -116,8 +119,13 @@ async def run(setup: Setup, engine: Engine, listener: Listener | None = None) ->
     Raises:
         UsageError: the mode needs a grammar and the engine takes none.
     """
+    machine, source = await _prepare(setup, engine)
+    return await _Driver(machine, source, listener).run()
+
+
+async def _prepare(setup: Setup, engine: Engine) -> tuple[Machine, Source]:
     setup = await with_grammar(setup, engine)
-    return await _Driver(setup, engine, listener).run()
+    return Machine(setup), lambda start: engine.generate(start.call)
 
 
 async def decode(setup: Setup, engine: Engine) -> AsyncIterator[Event]:

@@ -249,6 +249,11 @@ def _cancel_losers(m: Machine, block: BlockState, winner: BranchState) -> None:
 
 
 def _join(m: Machine, block: BlockState) -> None:
+    m.join(block)
+
+
+def join_texts(m: Machine, block: BlockState) -> None:
+    """Put the branches behind the fork, as text, and let the line go on or be merged."""
     dialect, line = m.setup.dialect, block.line
     context = list(block.base)
     separator = m.record.force(dialect.branch_separator)

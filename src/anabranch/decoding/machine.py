@@ -80,7 +80,7 @@ class Machine:
             self._send(live.kind, live.line, live.block, live.branch, live.attempt + 1)
         else:
             self.note("request_failed", str(error), live)
-            forks.failed(self, live, window=isinstance(error, ContextWindowError))
+            self._failed(live, window=isinstance(error, ContextWindowError))
         return self._drain()
 
     def expire(self, now: float = 0.0) -> list[Output]:
@@ -203,6 +203,10 @@ class Machine:
         self._open.remove(block)
         self.record.block(block, self.setup.policy.name, joined=True)
 
+    def join(self, block: BlockState) -> None:
+        """All branches of a block have an outcome: its line goes on."""
+        forks.join_texts(self, block)
+
     def exhausted(self, line: Line, limit: str) -> None:
         """No room is left on the main line: answer from the reserve, or end."""
         limits = self.setup.limits
@@ -253,6 +257,9 @@ class Machine:
         live.limit = limit
         self._out.append(Cancel(live.request))
         self._complete(live, "length", None)
+
+    def _failed(self, live: Live, *, window: bool) -> None:
+        forks.failed(self, live, window=window)
 
     def _complete(self, live: Live, finish: FinishReason, stop: str | None) -> None:
         output = self.calls.end(live, finish, stop, self.now)
