@@ -26,7 +26,7 @@ Source = Callable[[Start], AsyncGenerator[Chunk, None]]
 
 
 class _Driver:
-    """One machine, one source of output. Tasks feed the machine directly: all of it is one thread's work."""
+    """One machine and its source of output. Tasks feed the machine: all is one thread's work."""
 
     def __init__(self, machine: Machine, source: Source, listener: Listener | None) -> None:
         self.machine = machine
