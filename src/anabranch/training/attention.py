@@ -1,7 +1,8 @@
 """Attention over trees, registered with transformers under the name ``"tree"``.
 
 A model whose implementation is ``"tree"`` takes the mask that :func:`tree_mask` makes as its
-``attention_mask``: an additive 4-D tensor for SDPA, or a BlockMask for flex_attention on CUDA,
+``attention_mask``: an additive 4-D tensor for SDPA; the intervals themselves for the blocks of
+:mod:`anabranch.training.attention_blocks` on the CPU; or a BlockMask for flex_attention on CUDA,
 whose memory is linear in the length but for one small matrix of blocks. Without such a mask the
 model is an ordinary causal one, so a model under training can also be decoded.
 Whether a model obeys the mask is tested in :mod:`anabranch.training.audit`.
@@ -20,12 +21,15 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from anabranch.errors import ModelError
+from anabranch.training.attention_blocks import Plan, block_attention
 
 NAME = "tree"
 #: What this implementation computes with; named in every refusal.
-BACKENDS = "sdpa (CPU, CUDA) and flex_attention (CUDA)"
-Backend = Literal["auto", "sdpa", "flex"]
+BACKENDS = "sdpa (CPU, CUDA), blocks (CPU) and flex_attention (CUDA)"
+Backend = Literal["auto", "sdpa", "blocks", "flex"]
 BLOCK = 128
+#: Rows up to this length are one dense mask on the CPU: there is little to leave out.
+SHORT = 512
 
 
 def dense_allowed(subtree_end: Tensor) -> Tensor:
@@ -93,11 +97,34 @@ def tree_mask(
     Args:
         subtree_end: ``[B, L]`` on the model's device.
         dtype: of the activations.
-        backend: ``auto`` is flex on CUDA and SDPA elsewhere.
+        backend: ``auto`` is flex on CUDA, blocks for long rows on the CPU, and SDPA elsewhere.
+
+    Raises:
+        ModelError: blocks were asked for on another device than the CPU.
     """
     if backend == "flex" or (backend == "auto" and subtree_end.is_cuda):
         return block_mask(subtree_end)
+    on_cpu = subtree_end.device.type == "cpu"
+    if backend == "blocks" and not on_cpu:
+        raise ModelError("attention in blocks is for the CPU: use flex or sdpa")
+    if backend == "blocks" or (backend == "auto" and on_cpu and subtree_end.shape[-1] > SHORT):
+        return subtree_end[:, None, None, :].clone()
     return dense_mask(subtree_end, dtype)
+
+
+def _is_intervals(mask: Tensor, length: int) -> bool:
+    """Whether a mask is what :func:`tree_mask` makes for blocks: ``[B, 1, 1, L]`` ends."""
+    return mask.dtype == torch.int64 and mask.shape[1:] == (1, 1, length) and length > 1
+
+
+def _plan_of(mask: Tensor, query: Tensor, key: Tensor) -> Plan:
+    """The plan of a mask, which is the same object for every layer."""
+    groups = query.shape[1] // key.shape[1]
+    plan: Plan | None = getattr(mask, "anabranch_blocks", None)
+    if plan is None or (plan.groups, plan.dtype) != (groups, query.dtype):
+        plan = Plan(mask[:, 0, 0], groups, query.dtype)
+        mask.anabranch_blocks = plan  # type: ignore[attr-defined]
+    return plan
 
 
 def tree_attention(
@@ -126,6 +153,12 @@ def tree_attention(
                 module, query, key, value, attention_mask, scaling=scaling, **kwargs
             ),
         )
+    if attention_mask is not None and _is_intervals(attention_mask, key.shape[2]):
+        if dropout == 0:
+            plan = _plan_of(attention_mask, query, key)
+            found = block_attention(query, key, value, plan, scaling)
+            return found.transpose(1, 2).contiguous(), None
+        attention_mask = dense_mask(attention_mask[:, 0, 0], query.dtype)
     if attention_mask is None or getattr(attention_mask, "anabranch_plain", False):
         _refuse_tree_positions(kwargs.get("position_ids"))
     else:

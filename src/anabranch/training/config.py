@@ -91,7 +91,7 @@ class SFTConfig(BaseModel):
     epsilon: float = Field(default=1e-8, gt=0)
     grad_clip: float = Field(default=1.0, ge=0)
     precision: Literal["fp32", "bf16"] = "fp32"
-    attention: Literal["auto", "sdpa", "flex"] = "auto"
+    attention: Literal["auto", "sdpa", "blocks", "flex"] = "auto"
     gradient_checkpointing: bool = False
     liger: bool = False
     lora: LoraSettings | None = None
