@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from anabranch.checkpoint import CheckpointInfo, load_checkpoint_info, require_checkpoint
 from anabranch.decoding.seeds import derive_seed
@@ -81,7 +81,7 @@ def self_train(
 
     Raises:
         UsageError: nothing to decode, two problems with one id, a run that cannot be resumed, or
-            a round that keeps nothing.
+            a round that keeps nothing. A round whose good answers are all known ends the run.
         ModelError: the checkpoint is incomplete or does not say its dialect and prompt.
     """
     first, output = Path(model), Path(output)
@@ -93,7 +93,7 @@ def self_train(
     run = Run(
         config=config,
         first=first,
-        problems=chosen,
+        pool=chosen,
         excluded=len(problems) - len(chosen),
         earlier=[Path(path) for path in earlier],
         grade=grade,
@@ -104,8 +104,9 @@ def self_train(
     )
     runs.begin(output, _identity(run), resume=resume, force=force)
     for number in range(1, config.rounds + 1):
-        if not _round(run, number, force=force):
-            return _result(run, number, interrupted=True)
+        end = _round(run, number, force=force)
+        if end != "done":
+            return _result(run, number, interrupted=end == "interrupted")
     return _result(run, config.rounds, interrupted=False)
 
 
@@ -121,7 +122,7 @@ def _check(problems: Sequence[Problem]) -> None:
 
 def _identity(run: Run) -> dict[str, Any]:
     """What must be the same when a run is resumed."""
-    texts = "\n".join(f"{p.id}\t{p.problem}\t{p.answer}" for p in run.problems)
+    texts = "\n".join(f"{p.id}\t{p.problem}\t{p.answer}" for p in run.pool)
     return {
         **run.config.model_dump(mode="json", exclude={"rounds"}),
         "model": str(run.first),
@@ -139,24 +140,26 @@ def _result(run: Run, last: int, *, interrupted: bool) -> SelfTrainingResult:
     )
 
 
-def _round(run: Run, number: int, *, force: bool) -> bool:
-    """One round, from where it stands; False when a signal stopped it."""
+def _round(run: Run, number: int, *, force: bool) -> Literal["done", "interrupted", "nothing new"]:
+    """One round, from where it stands."""
     folder, current = run.folder(number), run.model(number - 1)
     if runs.result_of(folder / "train") is not None:
-        return True
+        return "done"
     info = load_checkpoint_info(current)
     if not _decode(run, number, current, info):
-        return False
-    if not (folder / CARD).is_file():
-        select(run, number, current, info)
-    return _train(run, number, info, force=force)
+        return "interrupted"
+    if not (folder / CARD).is_file() and not select(run, number, current, info):
+        run.note(f"round {number}: every good answer is known from before, so it ends here")
+        return "nothing new"
+    return "done" if _train(run, number, info, force=force) else "interrupted"
 
 
 def _decode(run: Run, number: int, model: Path, info: CheckpointInfo) -> bool:
     settings, folder = run.config.decode, run.folder(number) / "decoded"
-    if not missing_shards(run.problems, settings.shard, folder):
+    problems = run.problems(number)
+    if not missing_shards(problems, settings.shard, folder):
         return True
-    run.note(f"round {number}: {len(run.problems)} problems, {settings.samples} answers each")
+    run.note(f"round {number}: {len(problems)} problems, {settings.samples} answers each")
 
     async def go() -> bool:
         task = asyncio.ensure_future(decode())
@@ -178,7 +181,7 @@ def _decode(run: Run, number: int, model: Path, info: CheckpointInfo) -> bool:
         async with run.open_engine(model) as engine:
             await decode_shards(
                 engine,
-                run.problems,
+                problems,
                 settings,
                 folder,
                 info=info,

@@ -26,6 +26,8 @@ class Decode(BaseModel):
         width: branches a block, in dialects without a plan.
         concurrency: answers in flight.
         shard: problems that are decoded and written together; a kill loses one shard at most.
+        problems: so many of the problems a round, each round the next ones in an order by the seed
+            and from the start again at the end; None takes all of them in every round.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -38,6 +40,7 @@ class Decode(BaseModel):
     width: int | None = Field(default=None, ge=1)
     concurrency: int = Field(default=64, ge=1)
     shard: int = Field(default=64, ge=1)
+    problems: int | None = Field(default=None, ge=1)
 
 
 class Keep(BaseModel):

@@ -36,7 +36,7 @@ class Run:
 
     config: SelfTraining
     first: Path
-    problems: Sequence[Problem]
+    pool: Sequence[Problem]
     excluded: int
     earlier: Sequence[Path]
     grade: Grade
@@ -44,6 +44,17 @@ class Run:
     output: Path
     note: Callable[[str], None]
     on_progress: Callable[[int, Progress], None] | None
+
+    def problems(self, number: int) -> list[Problem]:
+        """The problems of a round, in the order of the pool."""
+        count, pool = self.config.decode.problems, self.pool
+        if count is None or count >= len(pool):
+            return list(pool)
+        order = list(range(len(pool)))
+        random.Random(derive_seed(self.config.seed, "problems")).shuffle(order)
+        begin = (number - 1) * count
+        taken = sorted(order[n % len(pool)] for n in range(begin, begin + count))
+        return [pool[index] for index in taken]
 
     def folder(self, number: int) -> Path:
         return self.output / f"round-{number}"
@@ -53,11 +64,14 @@ class Run:
         return self.folder(number) / "train" / runs.MODEL if number else self.first
 
 
-def select(run: Run, number: int, model: Path, info: CheckpointInfo) -> None:
+def select(run: Run, number: int, model: Path, info: CheckpointInfo) -> bool:
     """Choose among the round's answers and write everything up to the training file.
 
+    Returns:
+        whether there is anything new: False when all that is good is known from before.
+
     Raises:
-        UsageError: the round keeps nothing.
+        UsageError: the round keeps nothing, and not because it is known.
     """
     config, folder = run.config, run.folder(number)
     before = _before(run, number)
@@ -70,21 +84,25 @@ def select(run: Run, number: int, model: Path, info: CheckpointInfo) -> None:
         for row in read_records(path, Trajectory):
             sieve.know(row)
     answers = folder / "decoded"
-    for one in decoded(run.problems, config.decode.shard, answers):
+    problems = run.problems(number)
+    for one in decoded(problems, config.decode.shard, answers):
         sieve.see(one)
     sieved = sieve.choose()
     write_records(folder / DROPPED, _dropped_rows(sieved))
     if not sieved.kept:
+        if "duplicate" in sieved.reasons():
+            return False
         raise UsageError(
             f"round {number} keeps none of {len(sieve.seen)} answers "
             f"({_told(sieved)}): train the first model longer, or loosen the rules"
         )
     chosen = {one.order for one in sieved.kept}
-    kept = _chosen(decoded(run.problems, config.decode.shard, answers), chosen)
+    kept = _chosen(decoded(problems, config.decode.shard, answers), chosen, _label(run, model))
     write_records(folder / KEPT, kept)
     parts = _mix(run, number, before, len(chosen))
     run.note(f"round {number}: kept {len(chosen)} of {len(sieve.seen)} answers ({_told(sieved)})")
     save_card(_card(run, number, model, info, sieve, sieved, parts), folder / CARD)
+    return True
 
 
 def _before(run: Run, number: int) -> list[Path]:
@@ -93,19 +111,25 @@ def _before(run: Run, number: int) -> list[Path]:
     return [*run.earlier, *(run.folder(n) / KEPT for n in rounds)]
 
 
-def _chosen(answers: Iterator[Trajectory], orders: set[int]) -> Iterator[Trajectory]:
-    """The answers that are kept, without times: they differ from run to run."""
+def _chosen(answers: Iterator[Trajectory], orders: set[int], model: str) -> Iterator[Trajectory]:
+    """The answers that are kept, without times and places: they differ from run to run."""
+    quiet = {"started": None, "first_token": None, "finished": None, "cached_tokens": None}
     for order, one in enumerate(answers):
         if order in orders:
-            quiet = {"started": None, "first_token": None, "finished": None, "cached_tokens": None}
             requests = [request.model_copy(update=quiet) for request in one.requests]
-            yield one.model_copy(update={"seconds": None, "requests": requests})
+            changes = {"seconds": None, "requests": requests, "model": model}
+            yield one.model_copy(update=changes)
 
 
 def _dropped_rows(sieved: Sieved) -> Iterator[dict[str, Any]]:
     for one, reason in sieved.dropped:
         detail = one.detail if one.fault == reason else ""
         yield {"id": one.id, "family": one.family, "reason": reason, "detail": detail}
+
+
+def _label(run: Run, model: Path) -> str:
+    """A checkpoint's name that does not depend on where the run lies."""
+    return str(model.relative_to(run.output)) if model.is_relative_to(run.output) else model.name
 
 
 def _told(sieved: Sieved) -> str:
@@ -154,19 +178,19 @@ def _card(
     sieved: Sieved,
     parts: list[Part],
 ) -> DataCard:
-    inside = model.is_relative_to(run.output)
     return DataCard(
         title=f"Self-training data, round {number}",
         round=number,
         model={
-            "path": str(model.relative_to(run.output) if inside else model.name),
+            "path": _label(run, model),
             "dialect": info.dialect,
             "prompt": info.prompt("{problem}"),
         },
         problems={
-            "count": len(run.problems),
+            "count": len(run.problems(number)),
+            "pool": len(run.pool),
             "excluded": run.excluded,
-            "origins": origins(run.problems),
+            "origins": origins(run.problems(number)),
         },
         decoding={"seed": run.config.seed, **run.config.decode.model_dump(mode="json")},
         rules=run.config.keep.model_dump(mode="json"),
