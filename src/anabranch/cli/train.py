@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,22 +13,18 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from anabranch.checkpoint import (
-    FILE,
-    CheckpointInfo,
-    load_checkpoint_info,
-    missing_files,
-    require_checkpoint,
-)
+from anabranch.checkpoint import require_checkpoint
 from anabranch.cli.common import console
 from anabranch.cli.traces import choose_dialect
+from anabranch.cli.train_data import (
+    as_trained,
+    checkpoint_info,
+    evaluation_of,
+    trajectories_of,
+    with_tags,
+)
 from anabranch.cli.train_self import self_training
-from anabranch.decoding import render_prompt
-from anabranch.decoding.prompts import tag_texts
-from anabranch.dialects import Dialect, get_dialect
-from anabranch.engines.tokenizers import check_tags, load_tokenizer, single_tokens
 from anabranch.errors import UsageError
-from anabranch.jsonl import read_rows
 
 app = typer.Typer(no_args_is_help=True, help="Train models to fork and join.")
 
@@ -38,38 +37,80 @@ def _group() -> None:
 app.command("self")(self_training)
 
 
+@app.command("presets")
+def presets() -> None:
+    """List the named settings, and accelerate's files for several processes."""
+    from anabranch.training.presets import (
+        accelerate_file,
+        accelerate_names,
+        load_preset,
+        preset_names,
+    )
+
+    for name in preset_names():
+        preset = load_preset(name)
+        console.print(f"{name}: {preset.title}; model {preset.model}; dialect {preset.dialect}")
+    for name in accelerate_names():
+        console.print(f"{name}: {accelerate_file(name)}", soft_wrap=True)
+
+
 @app.command("sft")
 def sft(
     model: Annotated[Path, typer.Option(help="Folder of the checkpoint to start from.")],
     data: Annotated[Path, typer.Option(help="JSON Lines: trajectories, or problem and text.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")],
+    preset: Annotated[str | None, typer.Option(help="Named settings; see train presets.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of the settings.")] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="name=value over the file, repeatable.")
     ] = None,
     dialect: Annotated[str | None, typer.Option(help="Default: read from the data.")] = None,
     add_tags: Annotated[
-        bool, typer.Option(help="Make each tag a token of its own; default: tags as text.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            help="Make each tag a token of its own; default: the preset's, else tags as text."
+        ),
+    ] = None,
     problem_field: Annotated[str, typer.Option(help="Field with the problem.")] = "problem",
     text_field: Annotated[str, typer.Option(help="Field with the text.")] = "text",
+    held_out: Annotated[
+        Path | None, typer.Option(help="Trajectories whose loss is measured on the way.")
+    ] = None,
+    problems: Annotated[
+        Path | None, typer.Option(help="Problems that are decoded by forking on the way.")
+    ] = None,
+    grader: Annotated[
+        str | None, typer.Option(help="module:function(problem, trajectory) for --problems.")
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Go on where the run was stopped.")] = False,
+    fallback: Annotated[
+        bool, typer.Option(help="Resume from an older checkpoint where the newest is damaged.")
+    ] = False,
     force: Annotated[bool, typer.Option(help="Resume with other settings.")] = False,
 ) -> None:
     """Supervised training on trees; stopped runs resume exactly."""
     if find_spec("accelerate") is None or find_spec("torch") is None:
         raise UsageError("training needs torch and accelerate: pip install 'anabranch[train]'")
+    from anabranch.training import ranks
     from anabranch.training.config import SFTConfig, load_config
     from anabranch.training.data import TrajectoryFile
+    from anabranch.training.presets import load_preset
     from anabranch.training.sft import load_for_training, train_sft
 
-    settings = load_config(SFTConfig, config, overrides or ())
+    named = load_preset(preset) if preset is not None else None
+    base = named.given() if named is not None else None
+    settings = load_config(SFTConfig, config, overrides or (), base=base)
     require_checkpoint(model)
-    chosen = _as_trained(model, choose_dialect(dialect, data, text_field))
-    if add_tags:
-        model = _with_tags(model, output / "start", chosen)
-    info = _info(model, chosen)
-    trajectories = _trajectories(data, output, model, chosen, info, problem_field, text_field)
+    own = add_tags if add_tags is not None else named is not None and named.add_tags
+    wanted = dialect or (named.dialect if named is not None else None)
+    chosen = as_trained(model, choose_dialect(wanted, data, text_field))
+    console.quiet = not ranks.is_main()
+    with ranks.main_first():
+        if own:
+            model = with_tags(model, output / "start", chosen)
+        info = checkpoint_info(model, chosen)
+        trajectories = trajectories_of(data, output, model, chosen, info, problem_field, text_field)
+    evaluate = evaluation_of(held_out, problems, grader, model, info, chosen, settings)
     source = TrajectoryFile(trajectories)
     console.print(f"{len(source)} trajectories in {chosen.title}")
     network, tokenizer = load_for_training(model)
@@ -83,95 +124,30 @@ def sft(
             info=info,
             resume=resume,
             force=force,
+            fallback=fallback,
             on_progress=report,
             on_skip=lambda index, why: bar.console.print(f"skipped sample {index}: {why}"),
+            on_shorten=lambda index, why: bar.console.print(f"sample {index} in part: {why}"),
+            evaluate=evaluate,
         )
     if result.interrupted:
-        console.print(f"stopped after step {result.steps}; go on with --resume")
+        console.print(f"stopped after step {result.steps}; go on with:", markup=False)
+        console.print(_resume_command(), markup=False, soft_wrap=True)
         return
+    parts = f", {len(result.shortened)} used in part" if result.shortened else ""
     console.print(
         f"{result.steps} steps, loss {result.loss:.4f}, {result.seconds:.0f} s; "
-        f"{len(result.skipped)} samples skipped; the model is in {output / 'model'}"
+        f"{len(result.skipped)} samples skipped{parts}; the model is in {output / 'model'}"
     )
 
 
-def _as_trained(model: Path, dialect: Dialect) -> Dialect:
-    """The checkpoint's own spacing of the same dialect: texts are read in any, written in this."""
-    if not (model / FILE).is_file():
-        return dialect
-    known = load_checkpoint_info(model).dialect
-    same = known.partition(":")[0] == dialect.name.partition(":")[0]
-    return get_dialect(known) if same else dialect
-
-
-def _with_tags(model: Path, folder: Path, dialect: Dialect) -> Path:
-    """A copy of the checkpoint in which every tag is one token; made once a run."""
-    if not missing_files(folder):
-        return folder
-    from anabranch.engines.local_load import quiet_loading
-    from anabranch.training.sft import load_for_training
-    from anabranch.training.tags import add_tags
-
-    network, tokenizer = load_for_training(model)
-    add_tags(network, tokenizer, tag_texts(dialect))
-    with quiet_loading():
-        network.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def _info(model: Path, dialect: Dialect) -> CheckpointInfo:
-    """What the new checkpoint will say of itself: as the old one, or by the dialect's prompt."""
-    if (model / FILE).is_file():
-        known = load_checkpoint_info(model)
-        if known.dialect != dialect.name:
-            raise UsageError(
-                f"{model} was trained on {known.dialect!r} and the data is in {dialect.name!r}: "
-                f"convert the data, or remove {model / FILE} to start over"
-            )
-        return known
-    tokenizer = load_tokenizer(model)
-    tags = tag_texts(dialect)
-    ids = check_tags(tokenizer, tags)
-    template = render_prompt("{problem}", dialect, folder=model)
-    plain = render_prompt("{problem}", dialect, "sequential", folder=model)
-    return CheckpointInfo(
-        dialect=dialect.name,
-        tags=ids,
-        tag_tokens="own" if all(single_tokens(tokenizer, tags).values()) else "text",
-        prompts={"parallel": template, "sequential": plain},
-    )
-
-
-def _trajectories(
-    data: Path,
-    output: Path,
-    model: Path,
-    dialect: Dialect,
-    info: CheckpointInfo,
-    problem_field: str,
-    text_field: str,
-) -> Path:
-    """The file itself if it holds trajectories, else the trajectories made of its texts."""
-    from anabranch.training.texts import TextRows, prepare
-
-    first = next(iter(read_rows(data, on_error=lambda _: None)), None)
-    if first is None:
-        raise UsageError(f"{data}: no readable row")
-    if "segments" in first[1]:
-        return data
-    prepared = output / "trajectories.jsonl"
-
-    def prompt(problem: str) -> str:
-        return info.prompt(problem)
-
-    def skipped(why: str) -> None:
-        console.print(f"skipped {why}", markup=False, soft_wrap=True)
-
-    rows = TextRows(data, problem_field, text_field)
-    count = prepare(rows, prepared, dialect, load_tokenizer(model), prompt, skipped)
-    console.print(f"{count} texts made into trajectories: {prepared}")
-    return prepared
+def _resume_command() -> str:
+    """How this run goes on, as it was called."""
+    called = [word for word in sys.argv[1:] if word not in ("--resume", "--no-resume")]
+    start = "anabranch"
+    if "WORLD_SIZE" in os.environ:
+        start = "accelerate launch … -m anabranch.cli.app"
+    return f"{start} {shlex.join([*called, '--resume'])}"
 
 
 class _progress:

@@ -229,17 +229,18 @@ def _tag_ratio(config: SFTConfig, rows: list[int]) -> float | None:
 
 
 def _refuse_sharded(trainer: TreeTrainer, config: SFTConfig) -> None:
-    if not trainer.sharded:
-        return
-    for field, wanted in (
-        ("tag_learning_rate", config.tag_learning_rate is not None),
-        ("keep_optimizer", trainer.optimizer_state is not None),
-    ):
-        if wanted:
-            raise UsageError(
-                f"{field} needs whole weights on each process: train without FSDP and DeepSpeed, "
-                "or leave it out"
-            )
+    """What cannot be done while weights or moments lie in parts.
+
+    Raises:
+        UsageError: naming the setting.
+    """
+    if trainer.is_deepspeed_enabled and config.tag_learning_rate is not None:
+        raise UsageError("tag_learning_rate: DeepSpeed takes one rate: leave it out, or use FSDP")
+    if trainer.sharded and trainer.optimizer_state is not None:
+        raise UsageError(
+            "keep_optimizer: moments that lie in parts cannot be taken over: train without FSDP "
+            "and DeepSpeed, or begin the stage with fresh ones"
+        )
 
 
 def _run(trainer: TreeTrainer, callback: RunCallback, checkpoint: Path | None, steps: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from anabranch.decoding import Setup, trajectory_from_text
 from anabranch.decoding.prompts import encode_prompt
-from anabranch.dialects import Dialect, parse, write
+from anabranch.dialects import Dialect, dialect_names, get_dialect, parse, write
 from anabranch.dialects.reader import MAX_DEPTH
 from anabranch.engines.base import Tokenizer
 from anabranch.errors import DialectError, RecordError
@@ -65,6 +65,9 @@ def trajectories(
             first = next(d for d in document.diagnostics if d.is_error)
             on_skip(f"{where}: {first.code} at character {first.start}: {first.message}")
             continue
+        if not any(document.all_blocks()) and (tag := _foreign_tag(text, dialect)):
+            on_skip(f"{where}: field {rows.text!r}: {tag} is no tag of {dialect.name}")
+            continue
         name = str(row.get("id") or number)
         rendered = prompt(problem)
         setup = Setup(
@@ -100,6 +103,35 @@ def prepare(
         output.unlink()
         raise RecordError("no row could be used for training", path=rows.path)
     return count
+
+
+def one_dialect(path: Path, dialect: Dialect) -> None:
+    """Make sure that a file's trajectories are all in one dialect.
+
+    Raises:
+        RecordError: naming the first line that is in another one.
+    """
+    family = dialect.name.partition(":")[0]
+    for number, row in read_rows(path, on_error=lambda _: None):
+        other = str(row.get("dialect") or dialect.name)
+        if other.partition(":")[0] != family:
+            raise RecordError(
+                f"written in {other!r}, but this run trains {dialect.name!r}: "
+                "take it out, or convert the file",
+                path=path,
+                line=number,
+                field="dialect",
+            )
+
+
+def _foreign_tag(text: str, dialect: Dialect) -> str | None:
+    """A tag of another dialect in a text; such a text would be learned as if it were plain."""
+    own = {tag.open for tag in dialect.tags()}
+    for name in dialect_names():
+        for tag in get_dialect(name).tags():
+            if tag.open not in own and tag.open in text and tag.close in text:
+                return tag.open
+    return None
 
 
 def _gold(value: object) -> str | None:

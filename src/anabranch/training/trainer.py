@@ -134,7 +134,7 @@ class TreeTrainer(Trainer):  # type: ignore[misc]
             self.optimizer_state = None
         if self.tag_ratio is not None:
             rows = None if has_adapters(self.model) else list(self.tag_rows)
-            scale_rows(optimizer, trainable_rows(self.model), rows, self.tag_ratio)
+            scale_rows(optimizer, lambda: trainable_rows(self.model), rows, self.tag_ratio)
         return optimizer
 
     @property
