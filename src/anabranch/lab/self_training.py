@@ -83,7 +83,7 @@ class Plan:
     Attributes:
         rows: rows of each family in the supervised stage.
         first_steps: its optimizer steps.
-        problems: of each family, decoded in every round.
+        problems: of each family and round on average: each round decodes other ones.
         samples: answers a problem.
         temperature: at which they are drawn.
         rounds: of self-training.
@@ -93,14 +93,14 @@ class Plan:
     """
 
     rows: int = 16
-    first_steps: int = 40
-    problems: int = 200
+    first_steps: int = 70
+    problems: int = 100
     samples: int = 4
     temperature: float = 1.0
     rounds: int = 2
-    steps: int = 120
-    rate: float = 5e-4
-    held_out: int = 300
+    steps: int = 100
+    rate: float = 2e-3
+    held_out: int = 150
 
 
 def start_model(output: Path, note: Note = print) -> Path:
@@ -180,7 +180,12 @@ def rounds(
     config = SelfTraining(
         seed=seed,
         rounds=plan.rounds,
-        decode=Decode(samples=plan.samples, temperature=plan.temperature, shard=50),
+        decode=Decode(
+            samples=plan.samples,
+            temperature=plan.temperature,
+            shard=50,
+            problems=plan.problems * len(SIZES),
+        ),
         keep=Keep(per_problem=2),
         train=_training(plan, plan.steps, seed),
     )
@@ -201,7 +206,7 @@ def training_problems(plan: Plan, seed: int) -> list[Problem]:
     found: list[Problem] = []
     for family, size in SIZES.items():
         found += lab_problems(
-            draw_distinct(1000 + seed, family, size, plan.problems, evaluation=False)
+            draw_distinct(1000 + seed, family, size, plan.problems * plan.rounds, evaluation=False)
         )
     return found
 
@@ -210,7 +215,7 @@ def _training(plan: Plan, steps: int, seed: int) -> SFTConfig:
     return SFTConfig(
         seed=seed,
         steps=steps,
-        tokens_per_batch=2000,
+        tokens_per_batch=1500,
         learning_rate=plan.rate,
         warmup=0.1,
         weight_decay=0.05,
