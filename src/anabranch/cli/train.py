@@ -24,6 +24,7 @@ from anabranch.cli.train_data import (
     with_tags,
 )
 from anabranch.cli.train_self import self_training
+from anabranch.engines.tokenizers import load_tokenizer
 from anabranch.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="Train models to fork and join.")
@@ -71,6 +72,9 @@ def sft(
             help="Make each tag a token of its own; default: the preset's, else tags as text."
         ),
     ] = None,
+    objective: Annotated[
+        str, typer.Option(help="tree, or a baseline: seen, structured, sequential.")
+    ] = "tree",
     problem_field: Annotated[str, typer.Option(help="Field with the problem.")] = "problem",
     text_field: Annotated[str, typer.Option(help="Field with the text.")] = "text",
     held_out: Annotated[
@@ -92,8 +96,8 @@ def sft(
     if find_spec("accelerate") is None or find_spec("torch") is None:
         raise UsageError("training needs torch and accelerate: pip install 'anabranch[train]'")
     from anabranch.training import ranks
+    from anabranch.training.baselines import attention_of, objective_file
     from anabranch.training.config import SFTConfig, load_config
-    from anabranch.training.data import TrajectoryFile
     from anabranch.training.presets import load_preset
     from anabranch.training.sft import load_for_training, train_sft
 
@@ -111,10 +115,10 @@ def sft(
         info = checkpoint_info(model, chosen)
         trajectories = trajectories_of(data, output, model, chosen, info, problem_field, text_field)
     evaluate = evaluation_of(held_out, problems, grader, model, info, chosen, settings)
-    source = TrajectoryFile(trajectories)
+    source, kind = objective_file(objective, trajectories, info, load_tokenizer(model))
     console.print(f"{len(source)} trajectories in {chosen.title}")
     network, tokenizer = load_for_training(model)
-    with _progress() as (bar, report):
+    with _progress() as (bar, report), attention_of(kind, network):
         result = train_sft(
             network,
             source,

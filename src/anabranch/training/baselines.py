@@ -13,11 +13,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from anabranch.checkpoint import CheckpointInfo
 from anabranch.decoding import Setup, trajectory_from_text
 from anabranch.decoding.prompts import encode_prompt
 from anabranch.dialects import Block, Dialect, Document, TextPart, get_dialect, parse
 from anabranch.engines.base import Tokenizer
-from anabranch.errors import DialectError
+from anabranch.errors import DialectError, UsageError
 from anabranch.records import Trajectory
 from anabranch.training.data import Item, TrajectoryFile
 from anabranch.training.layout import LayoutError, TreeLayout, layout_paths
@@ -134,6 +135,31 @@ class ObjectiveFile(TrajectoryFile):
             dialect = self._dialect or get_dialect(trajectory.dialect)
             return sequential(trajectory, dialect, self._tokenizer, self._prompt)
         return trajectory
+
+
+def objective_file(
+    name: str, path: Path | str, info: CheckpointInfo, tokenizer: Tokenizer
+) -> tuple[ObjectiveFile, Objective]:
+    """A file of trajectories under the objective of a name, with the checkpoint's own prompts.
+
+    Raises:
+        UsageError: no such objective.
+        ModelError: ``sequential``, and the checkpoint has no prompt for it.
+    """
+    objective = next((known for known in OBJECTIVES if known == name), None)
+    if objective is None:
+        raise UsageError(f"unknown objective {name!r}: use {', '.join(OBJECTIVES)}")
+
+    def prompt(problem: str) -> str:
+        return info.prompt(problem, "sequential")
+
+    if objective == "sequential":
+        prompt("")
+    dialect = get_dialect(info.dialect)
+    source = ObjectiveFile(
+        path, objective=objective, tokenizer=tokenizer, dialect=dialect, prompt=prompt
+    )
+    return source, objective
 
 
 def attention_of(objective: Objective, model: Any) -> AbstractContextManager[None]:
