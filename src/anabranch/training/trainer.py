@@ -227,7 +227,9 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         if self.evaluate and self.eval_every and state.global_step % self.eval_every == 0:
+            log = control.should_log
             self._evaluate(state.global_step)
+            control.should_log = log  # logging the evaluation has reset it
         if state.global_step >= state.max_steps:
             control.should_log = True
         if ranks.any_rank(self.stop.is_set()):
