@@ -30,13 +30,13 @@ from anabranch.cli.common import (
     open_engine,
     takes_engine,
 )
-from anabranch.decoding import make_setup, run
+from anabranch.decoding import Setup, make_setup, run
 from anabranch.decoding.prompts import tag_texts
 from anabranch.dialects import Dialect, dialect_names, get_dialect
 from anabranch.engines.fleet import FleetEngine
 from anabranch.engines.replay import ReplayEngine
 from anabranch.engines.tokenizers import check_tags, single_tokens
-from anabranch.errors import TokenizerError, UsageError
+from anabranch.errors import EngineError, TokenizerError, UsageError
 from anabranch.metrics import trajectory_metrics
 from anabranch.records import Limits, Sampling, Trajectory
 
@@ -44,8 +44,8 @@ _PACKAGES = ("pydantic", "aiohttp", "torch", "transformers", "accelerate", "xgra
 #: A problem of the bundled model; any other model is only asked whether it answers.
 _PROBLEM = "d:S8T(*2)U(-1)V(-1)W(*9)X(*5);f:k7l(*3)m(-9)o(-9)p(-9)q(*3)?"
 #: Temperatures of the trajectories that are compared. A greedy one of a model that is sure of
-#: itself shows nothing of its logits.
-_TEMPERATURES = (0.0, 1.0, 2.0, 3.0)
+#: itself shows nothing of its logits; some servers refuse more than 2.
+_TEMPERATURES = (0.0, 1.0, 2.0, 2.0)
 
 
 @takes_engine
@@ -138,7 +138,7 @@ async def _try(
     if shown:
         _print_engine(found)
     if healthy:
-        done = await run(_setup(opened, chosen, problem, cap, 0.0), engine)
+        done = await run(_setup(opened, chosen, problem, cap, Sampling()), engine)
         found["fork"] = _fork(done)
         if shown:
             _print_fork(found["fork"])
@@ -161,7 +161,7 @@ def _tags(opened: Opened, dialect: Dialect) -> tuple[bool, str]:
     return True, f"{dialect.title}: {single} of {len(tags)} are single tokens"
 
 
-def _setup(opened: Opened, dialect: Dialect, problem: str, cap: int, temperature: float) -> Any:
+def _setup(opened: Opened, dialect: Dialect, problem: str, cap: int, sampling: Sampling) -> Setup:
     return make_setup(
         problem,
         opened.engine,
@@ -169,7 +169,7 @@ def _setup(opened: Opened, dialect: Dialect, problem: str, cap: int, temperature
         info=opened.info,
         folder=opened.folder,
         limits=Limits(max_total_tokens=cap),
-        sampling=Sampling(temperature=temperature, seed=1),
+        sampling=sampling,
     )
 
 
@@ -191,8 +191,15 @@ async def _sample(opened: Opened, name: str | None, problem: str, cap: int) -> l
     if not opened.engine.capabilities.logprobs:
         raise UsageError(f"{opened.engine.name} gives no log-probs: exactness cannot be checked")
     dialect = _dialect(opened, name)
-    setups = [_setup(opened, dialect, problem, cap, t) for t in _TEMPERATURES]
-    return [await run(replace(one, logprobs=True), opened.engine) for one in setups]
+    done = []
+    for seed, temperature in enumerate(_TEMPERATURES):
+        sampling = Sampling(temperature=temperature, seed=seed)
+        setup = _setup(opened, dialect, problem, cap, sampling)
+        done.append(await run(replace(setup, logprobs=True), opened.engine))
+        if not done[-1].sampled_tokens:
+            errors = [request.error for request in done[-1].requests if request.error]
+            raise EngineError(f"nothing came at temperature {temperature:g}: {errors[-1]}")
+    return done
 
 
 def _exactness(
