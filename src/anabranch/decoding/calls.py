@@ -114,6 +114,12 @@ class Calls:
         self.budget.window = error.window - extra
         return True
 
+    def append_text(self, live: Live, ids: tuple[int, ...], text: str, now: float) -> None:
+        """Book text of a server that counts for itself; beyond the cap nothing is booked here."""
+        room = max(0, live.cap - len(live.ids))
+        self._append(live, Chunk(ids[:room], text), now)
+        live.ids += ids[room:]
+
     def _append(self, live: Live, chunk: Chunk, now: float) -> None:
         if live.first_token is None:
             live.first_token = now

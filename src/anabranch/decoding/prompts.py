@@ -13,8 +13,12 @@ from anabranch.checkpoint import CheckpointInfo
 from anabranch.decoding.joins import JoinPolicy, WaitForAll
 from anabranch.decoding.prompted import instructions
 from anabranch.decoding.setup import Mode, Setup
+from anabranch.decoding.tools import TOOLS
 from anabranch.dialects import Dialect, get_dialect
 from anabranch.engines.base import Engine, Tokenizer
+from anabranch.engines.chat import ChatEngine
+from anabranch.engines.chat_call import Message
+from anabranch.engines.chat_continue import chat_prompt
 from anabranch.engines.tokenizers import HFTokenizer, check_tags, render_chat
 from anabranch.errors import UsageError
 from anabranch.records import Limits, Problem, Sampling
@@ -57,6 +61,24 @@ def user_message(problem: str, dialect: Dialect, mode: Mode) -> str:
     if mode == "sequential":
         return STEP_BY_STEP.replace("{problem}", problem)
     return instructions(problem, dialect) if mode == "prompted" else dialect.render_prompt(problem)
+
+
+def _conversation(
+    problem: str, dialect: Dialect, mode: Mode, engine: ChatEngine
+) -> tuple[Dialect, tuple[Message, ...]]:
+    """What a conversation begins with, and the dialect that its record names.
+
+    Raises:
+        UsageError: the mode continues raw text, and the server does not continue a message.
+    """
+    if mode == "tools":
+        dialect = TOOLS
+    elif mode != "sequential" and not engine.continues:
+        raise UsageError(
+            f"{engine.name} does not continue a message of its own: over this chat API fork-join "
+            f"is mode tools only, not {mode} (or use its /v1/completions)"
+        )
+    return dialect, ({"role": "user", "content": user_message(problem, dialect, mode)},)
 
 
 def has_chat_template(folder: Path | str) -> bool:
@@ -104,28 +126,41 @@ def make_setup(
         info, folder: as in :func:`render_prompt`.
         mode: ``parallel`` (native: a trained model) forks, ``sequential`` is the baseline in one
             line, ``constrained`` forks under the dialect's grammar, ``prompted`` explains the
-            dialect to any instruct model, under the grammar where the engine takes one.
-        min_blocks: blocks that the grammar forces, in the modes that have one.
+            dialect to any instruct model, under the grammar where the engine takes one, and
+            ``tools`` forks by tool calls of a chat engine.
+        min_blocks: blocks that are forced, by the grammar or by the choice of the tool.
         limits, sampling, policy, width: as in :class:`Setup`.
         id: of the trajectory; also the root of its seeds beside ``sampling.seed``.
 
     Raises:
-        UsageError: ``min_blocks`` in a mode without a grammar.
+        UsageError: ``min_blocks`` in a mode that cannot force a block, or a mode that is not for
+            this engine.
         TokenizerError: a tag of the dialect does not survive the engine's tokenizer.
     """
     record = Problem(id=id or "problem", problem=problem) if isinstance(problem, str) else problem
     if dialect is None:
         dialect = info.dialect if info is not None else "threadweaver"
     chosen = get_dialect(dialect) if isinstance(dialect, str) else dialect
-    if min_blocks and mode not in ("constrained", "prompted"):
-        raise UsageError(f"min_blocks {min_blocks}: mode {mode} has no grammar to force blocks by")
-    check_tags(engine.tokenizer, tag_texts(chosen))
-    prompt = render_prompt(record.text, chosen, mode, info=info, folder=folder)
+    if min_blocks and mode not in ("constrained", "prompted", "tools"):
+        raise UsageError(f"min_blocks {min_blocks}: mode {mode} has no means to force blocks")
+    messages: tuple[Message, ...] = ()
+    if isinstance(engine, ChatEngine):
+        chosen, messages = _conversation(record.text, chosen, mode, engine)
+        prompt = chat_prompt(messages)
+        messages = () if engine.continues and mode not in ("tools", "sequential") else messages
+    elif mode == "tools":
+        raise UsageError(
+            f"mode tools needs a chat engine, and {engine.name} is none: use chat+http://HOST:PORT"
+        )
+    else:
+        check_tags(engine.tokenizer, tag_texts(chosen))
+        prompt = render_prompt(record.text, chosen, mode, info=info, folder=folder)
     return Setup(
         dialect=chosen,
         tokenizer=engine.tokenizer,
         prompt=prompt,
         prompt_ids=encode_prompt(engine.tokenizer, prompt),
+        messages=messages,
         limits=limits or Limits(),
         sampling=sampling or Sampling(),
         policy=policy or WaitForAll(),

@@ -10,10 +10,11 @@ from anabranch.decoding.joins import JoinPolicy, WaitForAll
 from anabranch.dialects import Dialect
 from anabranch.dialects.grammar import Flavour
 from anabranch.engines.base import Tokenizer
+from anabranch.engines.chat_call import Message
 from anabranch.records import Limits, Problem, Sampling
 
-#: ``native`` is another name of ``parallel`` for a user; ``tools`` has a machine of its own.
-Mode = Literal["parallel", "sequential", "constrained", "prompted"]
+#: ``tools`` is for chat engines and has a machine of its own.
+Mode = Literal["parallel", "sequential", "constrained", "prompted", "tools"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class Setup:
         retries: how often a call that failed retryably is sent again.
         grammar: flavour in which every call is constrained to the dialect; None: free. Filled in by
             :func:`anabranch.decoding.run` in the modes that want it.
-        min_blocks: blocks of the main line that the grammar forces, as far as limits admit them.
+        min_blocks: blocks of the main line that are forced (by the grammar, or by the choice of the
+            tool), as far as limits admit them.
+        messages: the conversation that a chat begins with.
         affinity: key under which a fleet keeps the calls of this trajectory together.
     """
 
@@ -46,6 +49,7 @@ class Setup:
     logprobs: bool = True
     grammar: Flavour | None = None
     min_blocks: int = 0
+    messages: tuple[Message, ...] = ()
     retokenized: bool = False
     id: str = ""
     affinity: str = ""

@@ -9,16 +9,32 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from anabranch.engines.base import Call, Capabilities, Chunk, Tokenizer
 from anabranch.engines.discovery import Found
 from anabranch.engines.failures import StatusError, UnreachableError
 from anabranch.engines.http_stream import Stream
-from anabranch.engines.reader import CompletionReader
 from anabranch.engines.transport import Transport
 from anabranch.errors import ContextWindowError, EngineError, UsageError
+
+
+class Reader(Protocol):
+    """Reads the bytes of an answer; as :class:`anabranch.engines.reader.CompletionReader` does."""
+
+    @property
+    def done(self) -> bool: ...
+
+    @property
+    def cut(self) -> bool: ...
+
+    def feed(self, data: bytes) -> Chunk | None: ...
+
+    def end(self) -> Chunk | None: ...
+
+    def last(self) -> Chunk: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +43,7 @@ class Request:
 
     path: str
     body: bytes
-    reader: CompletionReader
+    reader: Reader
     rid: str = ""
 
 
@@ -86,6 +102,12 @@ class HttpEngine(ABC):
         """Streams one call. The cap sent is never more than the window leaves after the prompt."""
         found = self._found or await self._open()
         request = self._request(call, self._cap(call), found)
+        async with aclosing(self._answer(request)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _answer(self, request: Request) -> AsyncGenerator[Chunk, None]:
+        """Sends a request and streams what comes back."""
         reader = request.reader
         stream: Stream | None = None
         running = True
