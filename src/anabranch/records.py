@@ -88,7 +88,9 @@ class Limits(Record):
     """What an answer may cost. None is no limit; tokens are sampled tokens.
 
     ``answer_reserve`` tokens of the total and of the path are kept back for the answer: no branch
-    can spend them. ``on_exhausted`` is what is done when a limit is reached: ``answer`` closes the
+    can spend them. ``max_prefill_tokens`` caps what the engine must compute of prompts: the context
+    of each request without what the trajectory's requests before it have left in a prefix cache.
+    ``on_exhausted`` is what is done when a limit is reached: ``answer`` closes the
     reasoning and lets the model answer from the reserve, ``stop`` ends.
     """
 
@@ -99,6 +101,7 @@ class Limits(Record):
     max_branches: int = Field(default=50, ge=1)
     max_blocks: int | None = Field(default=None, ge=0)
     max_depth: int = Field(default=1, ge=0)
+    max_prefill_tokens: int | None = Field(default=None, ge=1)
     deadline: float | None = Field(default=None, gt=0, description="seconds")
     answer_reserve: int = Field(default=0, ge=0)
     on_exhausted: Literal["answer", "stop"] = "answer"
@@ -163,11 +166,26 @@ class Branch(Record):
     requests: tuple[int, ...] = ()
 
 
+class JoinDecision(Record):
+    """What a join policy decided while branches were running.
+
+    ``losers`` ended there; ``winners`` are the branches that decided it (none: time or tokens).
+    With ``keep`` the losers were closed where they were and stand in the join; otherwise a stub
+    does. When that was, the losers' requests say.
+    """
+
+    losers: tuple[int, ...] = ()
+    winners: tuple[int, ...] = ()
+    reason: Text = ""
+    keep: bool = False
+
+
 class Block(Record):
     """One fork and its join.
 
     ``opener`` is the request that opened the block, ``plan_tokens`` how many of its sampled tokens
     lie inside the block, ``merge`` the request that wrote the merge where the dialect has one.
+    ``policy`` is the join policy with its parameters, ``decisions`` what it decided.
     """
 
     path: tuple[int, ...]
@@ -176,6 +194,7 @@ class Block(Record):
     branches: tuple[Branch, ...] = ()
     merge: int | None = None
     policy: Text = "all"
+    decisions: tuple[JoinDecision, ...] = ()
     outcome: BlockOutcome = "joined"
 
 

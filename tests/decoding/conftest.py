@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from anabranch.decoding import Cancel, Event, Machine, Setup, Start
+from anabranch.decoding import Cancel, Event, Machine, Setup, Start, Wake
 from anabranch.dialects import get_dialect
 from anabranch.engines import Call, Chunk
 from anabranch.errors import EngineError
@@ -59,6 +59,9 @@ class Play:
     starts: list[Start] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
+    pace: float = 0.0
+    now: float = 0.0
+    wakes: list[float] = field(default_factory=list)
     running: deque[tuple[Start, deque[Chunk | EngineError]]] = field(default_factory=deque)
 
     def run(self, expire_after: int | None = None) -> Trajectory:
@@ -66,19 +69,24 @@ class Play:
         self.take(machine.start())
         rounds = 0
         while self.running:
+            if self.wakes and min(self.wakes) <= self.now:
+                self.wakes.remove(min(self.wakes))
+                self.take(machine.wake(self.now))
+                continue
             start, chunks = self.running.popleft()
             item = chunks.popleft()
             if chunks:
                 self.running.append((start, chunks))
             if isinstance(item, EngineError):
-                self.take(machine.fail(start.request, item))
+                self.take(machine.fail(start.request, item, self.now))
             else:
-                self.take(machine.feed(start.request, item))
+                self.take(machine.feed(start.request, item, self.now))
             rounds += 1
+            self.now += self.pace
             if rounds == expire_after:
-                self.take(machine.expire())
+                self.take(machine.expire(self.now))
         assert machine.done and machine.trajectory is not None
-        assert not machine.budget.held
+        assert not machine.budget.held and not machine.calls.live
         return machine.trajectory
 
     def take(self, outputs: list[object]) -> None:
@@ -86,6 +94,8 @@ class Play:
             if isinstance(output, Start):
                 self.starts.append(output)
                 self.running.append((output, deque(self.script(output))))
+            elif isinstance(output, Wake):
+                self.wakes.append(output.at)
             elif isinstance(output, Cancel):
                 self.cancelled.append(output.request)
                 kept = [item for item in self.running if item[0].request != output.request]

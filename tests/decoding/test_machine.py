@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.decoding import BlockOpened, BranchClosed, FirstConclusive, Joined, LimitHit
+from anabranch.decoding import BlockOpened, BranchClosed, FirstConclusive, Joined, LimitHit, OnText
 from anabranch.dialects import get_dialect, parse
 from anabranch.engines import Chunk
 from anabranch.errors import ContextWindowError, EngineError
@@ -366,7 +366,7 @@ def test_every_call_carries_a_cap(setup, play):
 
 
 def test_the_first_conclusive_trial_cancels_the_others(setup, play):
-    policy = FirstConclusive(lambda text: "yes" in text)
+    policy = FirstConclusive(OnText(lambda text: "yes" in text))
     made = replace(setup(), policy=policy)
     game = play(made, [TRIALS, END], {1: ["a" * 40], 2: ["yes</Thread>"]})
     done = game.run()
@@ -378,12 +378,12 @@ def test_the_first_conclusive_trial_cancels_the_others(setup, play):
 
 
 def test_an_inconclusive_trial_waits_for_the_others(setup, play):
-    made = replace(setup(), policy=FirstConclusive(lambda text: "yes" in text))
+    made = replace(setup(), policy=FirstConclusive(OnText(lambda text: "yes" in text)))
     done = play(made, [TRIALS, END], {1: ["a" * 20 + "</Thread>"], 2: ["no</Thread>"]}).run()
     assert [b.outcome for b in done.blocks[0].branches] == ["closed", "closed"]
 
 
 def test_subtasks_never_race(setup, play):
-    made = replace(setup(), policy=FirstConclusive(lambda text: True))
+    made = replace(setup(), policy=FirstConclusive(OnText(lambda text: True)))
     done = play(made, [PLAN, END], {1: ["a" * 20 + "</Thread>"], 2: ["yes</Thread>"]}).run()
     assert [b.outcome for b in done.blocks[0].branches] == ["closed", "closed"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.decoding import Answer, FirstConclusive, Start
+from anabranch.decoding import Answer, FirstConclusive, OnText, Start
 from anabranch.dialects import Block, PlanItem, get_dialect
 from anabranch.dialects.writer import opening
 from anabranch.engines import Chunk
@@ -67,7 +67,7 @@ def test_any_output_ends_within_its_limits(setup_factory, play, data):
     caps = data.draw(limits())
     made = setup_factory(name, limits=caps, retries=data.draw(st.integers(0, 2)))
     if data.draw(st.booleans()):
-        made = replace(made, policy=FirstConclusive(lambda text: "yes" in text))
+        made = replace(made, policy=FirstConclusive(OnText(lambda text: "yes" in text)))
     if data.draw(st.booleans()):
         made = replace(made, window=data.draw(st.integers(1, 400)))
     game = play(made)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.decoding import FirstConclusive, Joined, trajectory_from_text
+from anabranch.decoding import FirstConclusive, Joined, OnText, trajectory_from_text
 from anabranch.dialects import get_dialect, parse, write
 from anabranch.errors import EngineError
 from anabranch.metrics import trajectory_metrics
@@ -213,7 +213,9 @@ def test_the_limit_of_a_branch_is_of_all_its_calls(setup, play):
 def test_a_lost_race_ends_everything_inside(setup, play, inside):
     dialect = replace(get_dialect("multiverse:compact"), or_kinds=frozenset({"outline"}))
     made = setup("multiverse:compact", limits={"max_depth": 2})
-    made = replace(made, dialect=dialect, policy=FirstConclusive(lambda text: "yes" in text))
+    made = replace(
+        made, dialect=dialect, policy=FirstConclusive(OnText(lambda text: "yes" in text))
+    )
     winner = "w" * (len(M["inner"]) + inside) + "yes</Path>"
     slow = {(INNER, 1): ["C" * 99], (INNER, 2): ["D" * 99], (OUTER, 1): [winner]}
     done, game = run(play, made, calls(M, instead=slow))

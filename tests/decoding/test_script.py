@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from anabranch.decoding import FirstConclusive, trajectory_from_text
+from anabranch.decoding import Decision, FirstConclusive, JoinPolicy, OnText, trajectory_from_text
 from anabranch.errors import DialectError
 
 AND = (
@@ -43,7 +43,7 @@ def test_a_race_in_lockstep_cancels_what_had_not_finished(setup):
         "<think><Parallel><Outlines><Trial>1:a</Trial><Trial>2:b</Trial></Outlines>"
         "<Thread>1:aaaaaaaaaaaaaaaaaaaa</Thread><Thread>2:yes</Thread></Parallel></think>!"
     )
-    made = replace(setup(), policy=FirstConclusive(lambda text: "yes" in text))
+    made = replace(setup(), policy=FirstConclusive(OnText(lambda text: "yes" in text)))
     done = trajectory_from_text(text, made)
     assert "<Thread>1:[cancelled]</Thread><Thread>2:yes</Thread>" in done.text
     lost = next(r for r in done.requests if r.finish == "cancelled")
@@ -51,19 +51,20 @@ def test_a_race_in_lockstep_cancels_what_had_not_finished(setup):
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Chosen(JoinPolicy):
     """Cancels the named branches once any other has closed."""
 
     numbers: frozenset[int]
-    name: str = "chosen"
 
-    def losers(self, branches, closed):
-        return [b.number for b in branches if b.number in self.numbers and not b.closed]
+    def decide(self, block):
+        if block.ended is None or block.ended in self.numbers:
+            return None
+        return Decision(tuple(n for n in block.running() if n in self.numbers), (block.ended,))
 
 
 def test_any_set_of_siblings_can_be_cancelled(setup):
     made = replace(setup(), policy=Chosen(frozenset({1, 3})))
-    text = AND[AND.index("q<Parallel>") + 1 :]
+    text = AND[AND.index("q<Parallel>") + 1 :].replace("Subtask", "Trial")
     done = trajectory_from_text("<think>" + text, made, first=2)
     assert [b.outcome for b in done.blocks[0].branches] == ["cancelled", "closed", "cancelled"]
     assert "<Thread>1:[cancelled]</Thread><Thread>2:B</Thread><Thread>3:[cancelled]" in done.text

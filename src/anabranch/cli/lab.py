@@ -11,10 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from anabranch.cli.common import EngineOptions, console, open_engine
+from anabranch.cli.lab_self_training import self_training
 from anabranch.errors import UsageError
 from anabranch.jsonl import atomic_writer, write_records
 
 app = typer.Typer(no_args_is_help=True, help="Generated problems and the small bundled model.")
+
+
+app.command("self-training")(self_training)
 
 
 @app.command("problems")
@@ -63,12 +67,21 @@ def train(
     ] = 1.0,
     resume: Annotated[bool, typer.Option(help="Go on where a run was stopped.")] = False,
     threads: Annotated[int, typer.Option(min=1)] = 1,
+    start: Annotated[
+        Path | None, typer.Option(help="A lab model to go on with: its missing stages are run.")
+    ] = None,
 ) -> None:
-    """Train the lab model by its recipe: one scripted schedule, from nothing."""
+    """Train the lab model by its recipe: one scripted schedule."""
     from anabranch.lab.train import train_lab
 
     folder = train_lab(
-        output, seed=seed, scale=scale, resume=resume, threads=threads, note=console.print
+        output,
+        seed=seed,
+        scale=scale,
+        resume=resume,
+        threads=threads,
+        start=start,
+        note=console.print,
     )
     console.print(f"the model is in {folder}")
 

@@ -6,6 +6,7 @@ from anabranch.decoding.events import (
     BlockOpened,
     BranchClosed,
     Cancel,
+    Decided,
     Event,
     Forced,
     Joined,
@@ -13,9 +14,22 @@ from anabranch.decoding.events import (
     Noted,
     Start,
     Token,
+    Wake,
 )
-from anabranch.decoding.joins import FirstConclusive, JoinPolicy, WaitForAll, make_policy
+from anabranch.decoding.joins import (
+    BlockView,
+    BranchView,
+    Confidence,
+    Deadline,
+    Decision,
+    FirstConclusive,
+    JoinPolicy,
+    Quorum,
+    WaitForAll,
+)
+from anabranch.decoding.judges import Checked, Confident, Contains, OnText
 from anabranch.decoding.machine import Machine
+from anabranch.decoding.policy_names import make_policy
 from anabranch.decoding.prompts import make_setup, render_prompt
 from anabranch.decoding.script import trajectory_from_text
 from anabranch.decoding.setup import Setup
@@ -23,8 +37,17 @@ from anabranch.decoding.setup import Setup
 __all__ = [
     "Answer",
     "BlockOpened",
+    "BlockView",
     "BranchClosed",
+    "BranchView",
     "Cancel",
+    "Checked",
+    "Confidence",
+    "Confident",
+    "Contains",
+    "Deadline",
+    "Decided",
+    "Decision",
     "Event",
     "FirstConclusive",
     "Forced",
@@ -33,10 +56,13 @@ __all__ = [
     "LimitHit",
     "Machine",
     "Noted",
+    "OnText",
+    "Quorum",
     "Setup",
     "Start",
     "Token",
     "WaitForAll",
+    "Wake",
     "decode",
     "decode_many",
     "make_policy",

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from functools import partial
 
 from anabranch.decoding.constrained import with_grammar
-from anabranch.decoding.events import Answer, Cancel, Event, Output, Start
+from anabranch.decoding.events import Answer, Cancel, Event, Output, Start, Wake
 from anabranch.decoding.machine import Machine
 from anabranch.decoding.setup import Setup
 from anabranch.engines.base import Chunk, Engine
@@ -33,6 +33,7 @@ class _Driver:
         self.source = source
         self.listener = listener
         self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.timers: list[asyncio.TimerHandle] = []
         self.loop = asyncio.get_running_loop()
         self.began = self.loop.time()
         self.done: asyncio.Future[Trajectory] = self.loop.create_future()
@@ -43,7 +44,8 @@ class _Driver:
 
     async def run(self) -> Trajectory:
         deadline = self.machine.setup.limits.deadline
-        timer = self.loop.call_later(deadline, self._expire) if deadline else None
+        if deadline:
+            self.timers.append(self.loop.call_later(deadline, self._expire))
         try:
             self._dispatch(self.machine.start(self.now))
             return await self.done
@@ -51,9 +53,12 @@ class _Driver:
             self._dispatch(self.machine.abort(self.now))
             raise
         finally:
-            if timer is not None:
+            for timer in self.timers:
                 timer.cancel()
             await self._settle()
+
+    def _wake(self) -> None:
+        self._dispatch(self.machine.wake(self.now))
 
     def _expire(self) -> None:
         self._dispatch(self.machine.expire(self.now))
@@ -75,6 +80,8 @@ class _Driver:
                 task_or_none = self.tasks.get(output.request)
                 if task_or_none is not None and task_or_none is not asyncio.current_task():
                     task_or_none.cancel()
+            elif isinstance(output, Wake):
+                self.timers.append(self.loop.call_later(output.at - self.now, self._wake))
             else:
                 if self.listener is not None:
                     self.listener(output)

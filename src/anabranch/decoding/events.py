@@ -1,7 +1,7 @@
 """What the fork-join machine says: the calls to make, and the events worth showing.
 
-Plain data only. :class:`Start` and :class:`Cancel` are orders for whoever drives the machine; all
-others are :class:`Event` and only inform.
+Plain data only. :class:`Start`, :class:`Cancel` and :class:`Wake` are orders for whoever drives the
+machine; all others are :class:`Event` and only inform.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ class Cancel:
     """Abort this request in the engine; nothing more is to be fed for it."""
 
     request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Call :meth:`Machine.wake` at this time, in seconds since the trajectory began."""
+
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,16 @@ class BranchClosed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Decided(Event):
+    """A join policy has ended branches: by which others, and why."""
+
+    block: tuple[int, ...]
+    winners: tuple[int, ...]
+    losers: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Joined(Event):
     """All branches that count are in; ``text`` is what the line now holds of the block."""
 
@@ -105,4 +122,4 @@ class Answer(Event):
     trajectory: Trajectory
 
 
-Output = Start | Cancel | Event
+Output = Start | Cancel | Wake | Event

@@ -9,38 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from anabranch.decoding import races
 from anabranch.decoding.admission import admit, plan_tokens, read_fork, share_of
 from anabranch.decoding.constrained import keep_whole
 from anabranch.decoding.events import BlockOpened, BranchClosed, Forced, Joined, LimitHit
-from anabranch.decoding.joins import BranchView
 from anabranch.decoding.state import BlockState, BranchState, Line, Live
 from anabranch.dialects import PlanItem
 from anabranch.records import BranchOutcome, RequestKind
 
 if TYPE_CHECKING:
     from anabranch.decoding.machine import Machine
-    from anabranch.decoding.setup import Setup
-
-
-def stops(setup: Setup, kind: RequestKind, line: Line) -> tuple[str, ...]:
-    """The strings that end a call of this kind."""
-    dialect = setup.dialect
-    if kind == "merge":
-        return (dialect.merge_stop,) if dialect.merge_stop else ()
-    forking = setup.mode != "sequential" and not line.answering
-    if kind == "main":
-        return (dialect.fork_tag,) if forking else ()
-    # A branch that closes or joins the block, or the reasoning, has left its place: it is stopped.
-    found = [dialect.branch_stop]
-    if dialect.nesting and line.depth < setup.limits.max_depth:
-        found.append(dialect.fork_tag)
-    if dialect.block is not None:
-        found.append(dialect.block.close)
-    if dialect.merge is not None and dialect.merge_inside:
-        found.append(dialect.merge.open)
-    if dialect.think is not None:
-        found.append(dialect.think.close)
-    return tuple(found)
 
 
 def completed(m: Machine, live: Live, output: int) -> None:
@@ -136,6 +114,7 @@ def _open(m: Machine, live: Live, items: list[PlanItem], admitted: set[int]) -> 
     if dialect.plan is None and admitted:
         items = [item for item in items if item.number in admitted]
     block = BlockState(path, line, live.request, plan_tokens(m, live), [], list(line.context))
+    block.started = m.now
     for item in items:
         header = m.record.force(dialect.branch_header(item.number, line.numbers))[0]
         own = Line(path, item.number, [*block.base, header], line.path, parent=line)
@@ -153,9 +132,13 @@ def _open(m: Machine, live: Live, items: list[PlanItem], admitted: set[int]) -> 
         branch.line.share = share
         m.emit(Forced(path, branch.number, dialect.branch_header(branch.number, line.numbers)))
     for branch in starting:
-        m.sample_branch(block, branch)
+        if branch.outcome is None:  # no branch before it, cut at once, has decided the block
+            m.sample_branch(block, branch)
     if not starting:
+        block.joining = True
         _join(m, block)
+    elif not block.joining:
+        races.ask(m, block)
 
 
 # Branches --------------------------------------------------------------------------------------
@@ -187,6 +170,8 @@ def _ends_inner_part(m: Machine, live: Live) -> bool:
     branch = owner(m, line)[1]
     own = line.context[line.context.index(branch.header) + 1 :]
     text = m.record.generated(own)
+    if live.cut_at is not None:
+        return False
     if live.stop == dialect.branch_stop:
         return text.count(dialect.branch.open) >= text.count(dialect.branch.close)
     end = dialect.block or dialect.merge
@@ -199,6 +184,22 @@ def _ends_inner_part(m: Machine, live: Live) -> bool:
     return merge is not None and live.stop == merge.open and begun > ended
 
 
+def soft_stop(m: Machine, live: Live) -> str | None:
+    """The stop string, of those not sent to the engine, at which a call has to end now."""
+    for stop in live.soft:
+        at = live.text.find(stop)
+        if at < 0:
+            continue
+        line, dialect = live.line, m.setup.dialect
+        branch = owner(m, line)[1]
+        own = line.context[line.context.index(branch.header) + 1 :]
+        text = m.record.generated(own) + live.text[: at + len(stop)]
+        if text.count(dialect.block_begin) < text.count(stop):
+            live.cut_at = at
+            return stop
+    return None
+
+
 def _branch_ended(m: Machine, live: Live, output: int) -> None:
     line, dialect = live.line, m.setup.dialect
     block, branch = owner(m, line)
@@ -209,8 +210,8 @@ def _branch_ended(m: Machine, live: Live, output: int) -> None:
     outcome: BranchOutcome = "truncated" if live.finish == "length" else "unclosed"
     if live.finish == "stop" and live.stop:
         m.note("missing_close", f"branch {branch.number} ran into {live.stop}", live)
-        kept = live.text.removesuffix(live.stop)
-        line.context[-1:] = m.record.force(kept)
+        at = len(live.text) - len(live.stop) if live.cut_at is None else live.cut_at
+        line.context[-1:] = m.record.force(live.text[:at])
     elif live.finish == "eos":
         m.note("missing_close", f"the text ended inside branch {branch.number}", live)
         line.context[-1:] = m.record.without_eos(output)
@@ -224,25 +225,16 @@ def _branch_ended(m: Machine, live: Live, output: int) -> None:
 def _close(
     m: Machine, block: BlockState, branch: BranchState, outcome: BranchOutcome, body: list[int]
 ) -> None:
-    branch.outcome, branch.body = outcome, body
+    branch.outcome, branch.body, branch.ended = outcome, body, m.now
     branch.text = "".join(m.record.segments[index].text for index in body)
+    branch.logprob = races.score(m, branch)
+    if branch.logprob is None and branch.is_or and m.setup.policy.needs_logprobs:
+        m.note("no_logprobs", f"branch {branch.number} has no vote: the engine gave no log-probs")
     m.emit(BranchClosed(block.path, branch.number, outcome, branch.line.path - block.line.path))
-    if outcome == "closed":
-        _cancel_losers(m, block, branch)
-    if all(b.outcome is not None for b in block.branches):
+    races.ask(m, block, branch)
+    if not block.joining and all(b.outcome is not None for b in block.branches):
+        block.joining = True
         _join(m, block)
-
-
-def _cancel_losers(m: Machine, block: BlockState, winner: BranchState) -> None:
-    views = [BranchView(b.number, b.is_or, b.outcome is not None, b.text) for b in block.branches]
-    losers = set(m.setup.policy.losers(views, winner.number))
-    for branch in block.branches:
-        if branch.number in losers and branch.outcome is None:
-            m.cancel_branch(block, branch)
-            branch.outcome = "cancelled"
-            branch.body = m.record.force(m.setup.dialect.stub(branch.number, "cancelled"))
-            tokens = branch.line.path - block.line.path
-            m.emit(BranchClosed(block.path, branch.number, "cancelled", tokens))
 
 
 # Joins -----------------------------------------------------------------------------------------

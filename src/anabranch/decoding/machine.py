@@ -8,7 +8,7 @@ opens and joins is in :mod:`anabranch.decoding.forks`; retries and engine failur
 
 from __future__ import annotations
 
-from anabranch.decoding import forks
+from anabranch.decoding import forks, races
 from anabranch.decoding.budget import Budget
 from anabranch.decoding.calls import Calls
 from anabranch.decoding.constrained import phase_grammar
@@ -16,9 +16,10 @@ from anabranch.decoding.events import Answer, Cancel, Forced, LimitHit, Noted, O
 from anabranch.decoding.recorder import Recorder
 from anabranch.decoding.setup import Setup
 from anabranch.decoding.state import BlockState, BranchState, Line, Live
+from anabranch.decoding.stops import stops
 from anabranch.dialects import parse
 from anabranch.engines.base import Chunk
-from anabranch.errors import ContextWindowError, EngineError
+from anabranch.errors import ContextWindowError, EngineError, UsageError
 from anabranch.records import FinishReason, Outcome, RequestKind, Trajectory
 
 
@@ -30,6 +31,8 @@ class Machine:
     """
 
     def __init__(self, setup: Setup) -> None:
+        if setup.policy.needs_logprobs and not setup.logprobs:
+            raise UsageError(f"join policy {setup.policy.name} needs log-probs: ask for them")
         self.setup = setup
         self.record = Recorder(setup.tokenizer)
         self.done = False
@@ -59,8 +62,23 @@ class Machine:
         if self.calls.take(live, chunk, now):
             self.note("cap_ignored", f"the engine passed its cap of {live.cap} tokens", live)
             self._cut(live, live.limit)
+        elif (found := forks.soft_stop(self, live)) is not None:
+            self._out.append(Cancel(request))
+            self._complete(live, "stop", found)
         elif chunk.finish is not None:
             self._complete(live, chunk.finish, chunk.stop)
+        elif self.setup.policy.counts_tokens and live.block is not None:
+            for block in list(self._open):
+                if block in self._open and live.place[: len(block.path)] == block.path:
+                    races.ask(self, block)
+        return self._drain()
+
+    def wake(self, now: float = 0.0) -> list[Output]:
+        """The time that a :class:`~anabranch.decoding.events.Wake` named has come."""
+        self.now = now
+        for block in list(self._open):
+            if block in self._open:
+                races.ask(self, block)
         return self._drain()
 
     def fail(self, request: int, error: EngineError, now: float = 0.0) -> list[Output]:
@@ -147,6 +165,15 @@ class Machine:
         for inner in reversed(self._open):  # the innermost first: paths add up outwards
             if inner.path[: len(inside)] == inside:
                 self._abandon(inner)
+
+    def cut_branch(self, block: BlockState, branch: BranchState, limit: str) -> None:
+        """End a branch where it is: it and all in it is closed by force, and its text is kept."""
+        branch.line.cut = limit
+        inside = (*block.path, branch.number)
+        for live in list(self.calls.live.values()):
+            mine = live.branch is branch or live.place[: len(inside)] == inside
+            if mine and live.request in self.calls.live:
+                self._cut(live, limit)
 
     def _abandon(self, block: BlockState) -> None:
         for branch in block.branches:
@@ -245,12 +272,15 @@ class Machine:
         room, limit = self.calls.room(line, branch=kind == "branch")
         if self._expired and not line.answering:
             room, limit = 0, "deadline"
+        if line.ended_by:
+            room, limit = 0, line.ended_by
         if room <= 0:
             forks.no_room(self, kind, line, block, branch, limit)
             return
-        live = Live(kind, line, tuple(line.context), attempt, block, branch, room, limit)
+        hard, soft = stops(self.setup, kind, line)
+        live = Live(kind, line, tuple(line.context), attempt, block, branch, room, limit, soft)
         live.started = self.now
-        self.calls.begin(live, forks.stops(self.setup, kind, line), phase_grammar(self, kind, line))
+        self.calls.begin(live, hard, phase_grammar(self, kind, line))
 
     def _cut(self, live: Live, limit: str) -> None:
         """End a call from outside, as if its cap had ended it."""

@@ -64,6 +64,11 @@ class Recorder:
         )
         return output
 
+    def counted(self, request: int, tokens: int) -> None:
+        """Keep the server's own count of what a call sampled."""
+        known = self.requests[request]
+        self.requests[request] = known.model_copy(update={"counted_tokens": tokens})
+
     def without_eos(self, index: int) -> list[int]:
         """The segment as context for text that follows it: an end-of-text token is left out."""
         segment = self.segments[index]
@@ -105,6 +110,7 @@ class Recorder:
                 branches=branches,
                 merge=state.merge,
                 policy=policy,
+                decisions=tuple(state.decisions),
                 outcome="joined" if joined else "open",
             )
         )

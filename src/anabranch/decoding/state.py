@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from anabranch.records import BranchOutcome, FinishReason, RequestKind
+from anabranch.records import BranchOutcome, FinishReason, JoinDecision, RequestKind
 
 
 @dataclass(slots=True)
@@ -26,6 +26,9 @@ class Line:
         blocks: how many blocks it has opened.
         calls: how many calls it has made.
         answering: it was closed early and now spends the answer reserve.
+        pot: prefill tokens that it may cause, its own text at the joins around it included, where
+            prefill is limited; charged: what it and everything inside it has caused of that.
+        cut: the limit that has ended it from outside; it may not sample on.
     """
 
     block: tuple[int, ...] = ()
@@ -40,10 +43,23 @@ class Line:
     blocks: int = 0
     calls: int = 0
     answering: bool = False
+    pot: int | None = None
+    charged: int = 0
+    cut: str = ""
 
     @property
     def depth(self) -> int:
         return (len(self.block) + 1) // 2
+
+    @property
+    def ended_by(self) -> str:
+        """The limit that has ended it, or a line that it stands in, from outside; "" for none."""
+        line: Line | None = self
+        while line is not None:
+            if line.cut:
+                return line.cut
+            line = line.parent
+        return ""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -65,11 +81,19 @@ class BranchState:
     body: list[int] = field(default_factory=list)
     text: str = ""
     requests: list[int] = field(default_factory=list)
+    logprob: float | None = None
+    ended: float | None = None
 
 
 @dataclass(slots=True)
 class BlockState:
-    """A block between its fork and its join; ``base`` is the line's context at the fork."""
+    """A block between its fork and its join.
+
+    Attributes:
+        base: the line's context at the fork.
+        started: when it opened; due: its age at which the policy wants to be asked again.
+        deciding: a decision is being carried out; joining: all branches are in.
+    """
 
     path: tuple[int, ...]
     line: Line
@@ -78,6 +102,11 @@ class BlockState:
     branches: list[BranchState]
     base: list[int] = field(default_factory=list)
     merge: int | None = None
+    started: float = 0.0
+    due: float | None = None
+    decisions: list[JoinDecision] = field(default_factory=list)
+    deciding: bool = False
+    joining: bool = False
 
 
 @dataclass(slots=True)
@@ -92,6 +121,7 @@ class Live:
     branch: BranchState | None
     cap: int
     limit: str
+    soft: tuple[str, ...] = ()
     request: int = -1
     seed: int = 0
     ids: list[int] = field(default_factory=list)
@@ -103,6 +133,7 @@ class Live:
     first_token: float | None = None
     finish: FinishReason = "stop"
     stop: str | None = None
+    cut_at: int | None = None
     error: str | None = None
 
     @property

@@ -8,11 +8,16 @@ drawn, and how often, is in :mod:`anabranch.lab.recipe`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from anabranch.decoding import JoinPolicy, Setup, WaitForAll, trajectory_from_text
-from anabranch.decoding.joins import BranchView
+from anabranch.decoding import (
+    BlockView,
+    Decision,
+    JoinPolicy,
+    Setup,
+    WaitForAll,
+    trajectory_from_text,
+)
 from anabranch.dialects import get_dialect
 from anabranch.engines.base import Tokenizer
 from anabranch.lab.families import LabProblem, family_of
@@ -26,14 +31,20 @@ PROMPTS: dict[str, str] = {form: prompt_of("{problem}", form) for form in MARKER
 
 
 @dataclass(frozen=True, slots=True)
-class CancelThese:
+class CancelThese(JoinPolicy):
     """Cancels the named branches as soon as another has closed: a race with a known end."""
 
     numbers: frozenset[int]
-    name: str = field(default="first_conclusive")
 
-    def losers(self, branches: Sequence[BranchView], closed: int) -> list[int]:
-        return [b.number for b in branches if b.number in self.numbers and not b.closed]
+    @property
+    def name(self) -> str:
+        return "first_conclusive"
+
+    def decide(self, block: BlockView) -> Decision | None:
+        if block.ended is None or block.ended in self.numbers:
+            return None
+        losers = tuple(n for n in block.running() if n in self.numbers)
+        return Decision(losers, (block.ended,), "the race of the reference")
 
 
 def lab_setup(
@@ -63,6 +74,7 @@ def reference_trajectory(
     *,
     winner: int | None = None,
     cancelled: frozenset[int] = frozenset(),
+    policy: JoinPolicy | None = None,
 ) -> Trajectory:
     """The reference solution as the trajectory that decoding it would have recorded.
 
@@ -71,9 +83,10 @@ def reference_trajectory(
         tokenizer: the lab's.
         winner: number of the branch whose success ended the race, if there was one.
         cancelled: numbers of the branches that it cancelled.
+        policy: decides the race instead, with all branches in lockstep.
     """
     solution = problem.solve(form)
-    policy = CancelThese(cancelled) if cancelled else None
+    policy = CancelThese(cancelled) if cancelled else policy
     setup = lab_setup(problem, form, tokenizer, policy)
     return trajectory_from_text(solution.text(), setup, first=winner if cancelled else None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from anabranch.decoding import FirstConclusive, JoinPolicy, Setup, decode_many
+from anabranch.decoding import FirstConclusive, JoinPolicy, OnText, Setup, decode_many
 from anabranch.dialects import get_dialect, parse
 from anabranch.engines.base import Engine
 from anabranch.lab.data import DIALECT, lab_setup
@@ -44,7 +44,7 @@ class Solved:
 
 
 #: Ends a block at the first trial whose verdict is a success.
-FIRST_SUCCESS = FirstConclusive(succeeded)
+FIRST_SUCCESS = FirstConclusive(OnText(succeeded))
 
 
 def judge(problem: LabProblem, form: Form, trajectory: Trajectory) -> Solved:

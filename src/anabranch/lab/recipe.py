@@ -2,8 +2,8 @@
 
 A curriculum is what makes so small a model learn. The first stage has many short problems, so
 that looking a symbol up is learned by its name and not by its distance; the second has longer and
-wider ones; the third is what is measured. How the draws become trajectories and how a stage is
-run is in `train`.
+wider ones; the third is what is measured; the last is short and repeats it with races as decoding
+ends them. How the draws become trajectories and how a stage is run is in `train`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,11 @@ class RecipeStage:
     """One stage: `steps` optimizer steps of about `batch_tokens` tree tokens.
 
     The rate falls from `rate` to `final_rate` along a cosine; `warmup` is a share of the steps.
+
+    `races` is the share of the forking OR samples that end at the first success. In a race each
+    loser is cancelled with one chance in two, for which of them had finished depends on an
+    engine's timing; `lockstep` is the share of races that end as they do where all trials are
+    equally fast: there mostly all losers are cancelled.
     """
 
     name: str
@@ -46,6 +51,8 @@ class RecipeStage:
     rate: float
     final_rate: float
     warmup: float = 0.0
+    races: float = 0.5
+    lockstep: float = 0.0
 
     def config(self, seed: int, scale: float = 1.0, threads: int = 1) -> SFTConfig:
         """The stage as a configuration of supervised training."""
@@ -118,6 +125,20 @@ STAGES: tuple[RecipeStage, ...] = (
         steps=2500,
         rate=2e-3,
         final_rate=1e-4,
+    ),
+    RecipeStage(
+        name="races",
+        mix=(
+            Mix(1.0, "chains", tuple((k, 5) for k in (2, 3, 4, 5, 6))),
+            Mix(1.0, "puzzle", ((3,),)),
+        ),
+        batch_tokens=3000,
+        steps=450,
+        rate=5e-4,
+        final_rate=2e-5,
+        warmup=0.05,
+        races=0.75,
+        lockstep=0.6,
     ),
 )
 

@@ -14,13 +14,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from anabranch.checkpoint import CheckpointInfo, save_checkpoint_info
+from anabranch.checkpoint import (
+    CheckpointInfo,
+    load_checkpoint_info,
+    require_checkpoint,
+    save_checkpoint_info,
+)
 from anabranch.decoding.prompts import tag_texts
 from anabranch.dialects import get_dialect
 from anabranch.engines.base import Tokenizer
 from anabranch.engines.tokenizers import check_tags, load_tokenizer
 from anabranch.errors import UsageError
 from anabranch.lab.data import DIALECT, PROMPTS, reference_trajectory
+from anabranch.lab.evaluate import FIRST_SUCCESS
 from anabranch.lab.families import draw
 from anabranch.lab.puzzle import cancel_losers, winners
 from anabranch.lab.recipe import STAGES, Mix, RecipeStage, model_settings
@@ -29,10 +35,6 @@ from anabranch.lab.tokenizer import save_tokenizer
 from anabranch.records import Trajectory
 
 Note = Callable[[str], None]
-
-#: Share of the forking OR samples that end at the first success. Each loser is then cancelled
-#: with one chance in two: which of them had finished depends on an engine's timing.
-RACES = 0.5
 
 
 def sample(stage: RecipeStage, seed: int, index: int, tokenizer: Tokenizer) -> Trajectory:
@@ -43,7 +45,9 @@ def sample(stage: RecipeStage, seed: int, index: int, tokenizer: Tokenizer) -> T
     form: Form = rng.choices(list(mix.forms), list(mix.forms.values()))[0]
     problem = draw(rng, mix.family, size)
     solution = problem.solve(form)
-    if mix.family == "puzzle" and solution.branches and rng.random() < RACES:
+    if mix.family == "puzzle" and solution.branches and rng.random() < stage.races:
+        if stage.lockstep and rng.random() < stage.lockstep:
+            return reference_trajectory(problem, form, tokenizer, policy=FIRST_SUCCESS)
         cancelled = frozenset(n + 1 for n in cancel_losers(solution, rng).cancelled)
         winner = winners(solution)[0] + 1
         return reference_trajectory(problem, form, tokenizer, winner=winner, cancelled=cancelled)
@@ -71,9 +75,10 @@ def train_lab(
     resume: bool = False,
     threads: int = 1,
     stages: Sequence[RecipeStage] = STAGES,
+    start: Path | None = None,
     note: Note = print,
 ) -> Path:
-    """Train from nothing.
+    """Train from nothing, or go on with a lab model that has not been through all stages.
 
     Args:
         output: folder of the run; a folder a stage, and the finished model in ``model``.
@@ -82,13 +87,15 @@ def train_lab(
         resume: go on with the run in ``output``.
         threads: of torch.
         stages: the schedule.
+        start: folder of a lab model; the stages that it names as done are left out.
         note: told how it goes.
 
     Returns:
         the folder of the finished model: bf16 weights, tokenizer, ``anabranch.json``.
 
     Raises:
-        UsageError: the training extra is missing, or the folder holds another run.
+        UsageError: the training extra is missing, the folder holds another run, or the model to
+            start from is none of the lab's or has been through all stages.
     """
     if find_spec("torch") is None or find_spec("accelerate") is None:
         raise UsageError("training needs torch and accelerate: pip install 'anabranch[train]'")
@@ -100,7 +107,7 @@ def train_lab(
     torch.set_num_threads(threads)
     save_tokenizer(output / "tokenizer")
     tokenizer = load_tokenizer(output / "tokenizer")
-    model = new_model(seed)
+    model, done = (new_model(seed), ()) if start is None else _begun(start, stages)
     parts = [
         Stage(
             stage.name,
@@ -108,7 +115,7 @@ def train_lab(
             stage.config(seed, scale, threads),
             keep_optimizer=number > 0,
         )
-        for number, stage in enumerate(stages)
+        for number, stage in enumerate(stages[len(done) :])
     ]
     results = run_stages(
         model,
@@ -123,6 +130,25 @@ def train_lab(
     if results and results[-1].interrupted:
         raise UsageError(f"stopped; go on with: anabranch lab train -o {output} --resume")
     return save_lab_model(model, output / "model", seed, stages)
+
+
+def _begun(folder: Path, stages: Sequence[RecipeStage]) -> tuple[Any, tuple[str, ...]]:
+    """A lab model in fp32, and the names of the stages that it has been through."""
+    import torch
+    from transformers import LlamaForCausalLM
+
+    from anabranch.engines.local_load import quiet_loading
+
+    require_checkpoint(folder)
+    trained = load_checkpoint_info(folder).training.get("stages", [])
+    done = tuple(str(stage.get("name")) for stage in trained)
+    names = tuple(stage.name for stage in stages)
+    if not done or done != names[: len(done)]:
+        raise UsageError(f"{folder} is no model of this recipe: its stages are {list(done)}")
+    if done == names:
+        raise UsageError(f"{folder} has been through all stages: {', '.join(names)}")
+    with quiet_loading():
+        return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32), done
 
 
 def save_lab_model(
