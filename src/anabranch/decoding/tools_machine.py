@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from anabranch.decoding import forks
+from anabranch.decoding import forks, races
 from anabranch.decoding.admission import admit, share_of
-from anabranch.decoding.events import BlockOpened, Forced, Joined, LimitHit
+from anabranch.decoding.events import BlockOpened, Forced, Joined, LimitHit, Output
 from anabranch.decoding.machine import Machine
 from anabranch.decoding.setup import Setup
 from anabranch.decoding.state import BlockState, BranchState, Line, Live
@@ -56,13 +56,15 @@ class ToolsMachine(Machine):
         self.chats: dict[int, ChatCall] = {}
         self._last: dict[int, ChatChunk] = {}
 
-    def feed(self, request: int, chunk: Chunk, now: float = 0.0) -> list[object]:  # type: ignore[override]
+    def feed(self, request: int, chunk: Chunk, now: float = 0.0) -> list[Output]:
         """A piece of an answer; the last is a :class:`ChatChunk`."""
         live = self.calls.live.get(request)
         if live is None:
             return []
         self.now = now
         self._take(live, chunk.text, now)
+        if chunk.finish is None and self.setup.policy.counts_tokens and live.block is not None:
+            races.ask(self, live.block)
         if chunk.finish is not None:
             assert isinstance(chunk, ChatChunk)
             self._last[request] = chunk
@@ -72,7 +74,7 @@ class ToolsMachine(Machine):
             for note in chunk.notes:
                 self.note("cap_ignored", note, live)
             self._complete(live, chunk.finish, None)
-        return list(self._drain())
+        return self._drain()
 
     def _take(self, live: Live, text: str, now: float) -> None:
         """Book new text; the local count cannot pass the cap, which is the server's."""
@@ -92,6 +94,8 @@ class ToolsMachine(Machine):
         room, limit = self.calls.room(line, branch=kind == "branch")
         if self._expired and not line.answering:
             room, limit = 0, "deadline"
+        if line.ended_by:
+            room, limit = 0, line.ended_by
         if room <= 0:
             if branch is not None and block is not None:
                 self._end_branch(block, branch, "truncated")
@@ -249,6 +253,7 @@ class ToolsMachine(Machine):
         encode = self.setup.tokenizer.encode
         plan = sum(len(encode(written(one.call))) for one in line.asked)
         block = BlockState(path, line, live.request, min(plan, len(live.ids)), [], base)
+        block.started = self.now
         for item in items:
             messages, added = branch_messages(before, content, item.title, item.kind)
             header = self.record.force(added)[0]
@@ -269,9 +274,13 @@ class ToolsMachine(Machine):
             branch.line.share = share
             self.emit(Forced(path, branch.number, branch.title))
         for branch in starting:
-            self.sample_branch(block, branch)
+            if branch.outcome is None:  # no branch before it has decided the block
+                self.sample_branch(block, branch)
         if not starting:
+            block.joining = True
             self.join(block)
+        elif not block.joining:
+            races.ask(self, block)
 
     def join(self, block: BlockState) -> None:
         """The tool returns: each call gets what its branches came to."""

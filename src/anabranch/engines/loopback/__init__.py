@@ -6,7 +6,17 @@ request, and of whether the client left. Run it in an event loop (``async with``
 of its own (``with``).
 """
 
+from anabranch.engines.loopback.chat import ChatReply, ChatServer
 from anabranch.engines.loopback.data import Fault, Manners, Reply, Script, Served
 from anabranch.engines.loopback.server import LoopbackServer
 
-__all__ = ["Fault", "LoopbackServer", "Manners", "Reply", "Script", "Served"]
+__all__ = [
+    "ChatReply",
+    "ChatServer",
+    "Fault",
+    "LoopbackServer",
+    "Manners",
+    "Reply",
+    "Script",
+    "Served",
+]

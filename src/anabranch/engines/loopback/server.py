@@ -201,7 +201,7 @@ class LoopbackServer:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         sender = Sender(self.manners, request, response, served, fault)
-        reply = self.script(served)
+        reply: Any = self.script(served)
         reply = Reply(reply) if isinstance(reply, str) else reply
         try:
             for event in self._events(served, reply):
