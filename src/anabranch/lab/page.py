@@ -77,7 +77,7 @@ def _chains(result: dict[str, Any]) -> str:
     return _table(head, rows) + "\n\n" + tail
 
 
-_NAMES = {"sequential": "one line", "all": "all trials", "first_success": "first success"}
+_NAMES = {"sequential": "one line", "all": "all trials", "first_conclusive": "first conclusive"}
 
 
 def _puzzles(result: dict[str, Any]) -> str:
@@ -91,9 +91,26 @@ def _puzzles(result: dict[str, Any]) -> str:
                 percent(cell["format"]),
                 f"{cell['path']:.0f}",
                 f"{cell['total']:.0f}",
+                f"{cell['losers']:.0f}",
             ]
         )
-    return _table(["", "right", "well formed", "path", "tokens"], rows)
+    ratio = result["or"]["tokens_ratio"]
+    below = [
+        row["share"]
+        for row in result["or"]["curve"]
+        if row["first_conclusive"]["share"] < max(row["all"]["share"], row["sequential"]["share"])
+    ]
+    but = ", ".join(f"{one:g}" for one in below)
+    where = f"at every limit but {but} × the mean" if below else "at every limit below"
+    tail = (
+        "All trials: join policy `all`; first conclusive: `first_conclusive`, which ends a block at "
+        "the first trial that reports a success. Tokens of the latter against the former: "
+        f"{ratio['ratio']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f}). Its right answers are at "
+        f"or above those of both others {where}. A quorum means nothing here: of the trials of a "
+        "puzzle one succeeds, so no two ever agree on an answer."
+    )
+    head = ["", "right", "well formed", "path", "tokens", "of them losers'"]
+    return _table(head, rows) + "\n\n" + tail
 
 
 def _curve(result: dict[str, Any], plot: str | None) -> str:

@@ -15,6 +15,7 @@ from anabranch.lab.evaluate import FIRST_SUCCESS, Solved, solve_all
 from anabranch.lab.families import LabProblem, draw_distinct
 from anabranch.lab.intervals import ratio_of_means, wilson
 from anabranch.lab.sizes import CHAIN_SIZES, PUZZLE_SIZE
+from anabranch.metrics import trajectory_metrics
 from anabranch.records import Limits
 
 #: Seed of the held-out draws; evaluation problems are never in the training split.
@@ -38,6 +39,7 @@ def means(solved: Sequence[Solved]) -> dict[str, float]:
     return {
         "total": fmean(one.total for one in solved),
         "path": fmean(one.path for one in solved),
+        "losers": fmean(trajectory_metrics(one.trajectory).loser_tokens for one in solved),
     }
 
 
@@ -80,12 +82,12 @@ async def _chains(engine: Engine, size: tuple[int, ...], count: int, note: Note)
 
 
 async def _puzzles(engine: Engine, count: int, note: Note) -> dict[str, Any]:
-    note(f"puzzles: {count} problems, one line, all trials, first success")
+    note(f"puzzles: {count} problems, one line, all trials, first conclusive")
     problems = draw_distinct(SEED, "puzzle", PUZZLE_SIZE, count)
     runs = {
         "sequential": await solve_all(engine, problems, "sequential"),
         "all": await solve_all(engine, problems, "parallel"),
-        "first_success": await solve_all(engine, problems, "parallel", policy=FIRST_SUCCESS),
+        "first_conclusive": await solve_all(engine, problems, "parallel", policy=FIRST_SUCCESS),
     }
     mean = fmean(one.path for one in runs["sequential"])
     result: dict[str, Any] = {"sequential_mean": mean, "curve": []}
@@ -96,6 +98,9 @@ async def _puzzles(engine: Engine, count: int, note: Note) -> dict[str, Any]:
             "format": share(solved, lambda one: one.well_formed),
             "forked": share(solved, lambda one: one.forked),
         }
+    totals = {name: [float(one.total) for one in solved] for name, solved in runs.items()}
+    ratio, low, high = ratio_of_means(totals["first_conclusive"], totals["all"])
+    result["tokens_ratio"] = {"ratio": ratio, "low": low, "high": high}
     for part in SHARES:
         result["curve"].append({"share": part, **_under(runs, part * mean)})
     note(f"puzzles under a path limit of {LIMIT} × the sequential mean, decoded for real")
@@ -114,7 +119,7 @@ async def _limited(engine: Engine, problems: Sequence[LabProblem], limit: int) -
     runs = {
         "sequential": await solve_all(engine, problems, "sequential", limits=limits),
         "all": await solve_all(engine, problems, "parallel", limits=limits),
-        "first_success": await solve_all(
+        "first_conclusive": await solve_all(
             engine, problems, "parallel", policy=FIRST_SUCCESS, limits=limits
         ),
     }

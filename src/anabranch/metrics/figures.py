@@ -16,6 +16,7 @@ class Metrics(BaseModel):
         outside_tokens, plan_tokens, branch_tokens, merge_tokens: where it was sampled. Opening
             tags of a block count as its plan; a plan inside a branch counts as plan.
         critical_path: the longest chain of tokens that had to follow one another.
+        loser_tokens: sampled in branches that a join policy dropped, and in all inside them.
         subtask_tokens, trial_tokens: branch tokens by kind: all needed, or one success enough.
         forced_tokens: written by the runtime.
         prompt_tokens: of the prompt, once.
@@ -45,6 +46,7 @@ class Metrics(BaseModel):
     prefill_tokens: int | None = None
     ideal_prefill_tokens: int | None = None
     recomputed_tokens: int | None = None
+    loser_tokens: int = 0
     branches_per_block: tuple[int, ...] = ()
     tokens_per_branch: tuple[int, ...] = ()
     half_tags: int | None = None
@@ -73,6 +75,11 @@ class Metrics(BaseModel):
         return _share(inside, self.total_tokens)
 
     @property
+    def loser_share(self) -> float:
+        """The share of tokens that lost a race."""
+        return _share(self.loser_tokens, self.total_tokens)
+
+    @property
     def subtask_ratio(self) -> float:
         return _share(self.subtask_tokens, self.total_tokens)
 
@@ -92,6 +99,7 @@ class Summary(BaseModel):
         acceleration_ratio: mean total over mean critical path.
         mean_acceleration_ratio: mean over answers of ``total / critical``.
         accuracy: share of right answers among those graded.
+        loser_tokens, loser_share: mean tokens of dropped branches, and their share of all tokens.
     """
 
     rows: int
@@ -109,6 +117,8 @@ class Summary(BaseModel):
     parallel_ratio: float
     subtask_ratio: float
     trial_ratio: float
+    loser_tokens: float
+    loser_share: float
     branches_per_block: float | None
     tokens_per_branch: float | None
     prefill_tokens: float | None
@@ -144,6 +154,8 @@ def summarise(metrics: Sequence[Metrics]) -> Summary:
         parallel_ratio=_share(inside, total),
         subtask_ratio=_share(sum(m.subtask_tokens for m in metrics), total),
         trial_ratio=_share(sum(m.trial_tokens for m in metrics), total),
+        loser_tokens=fmean(m.loser_tokens for m in metrics),
+        loser_share=_share(sum(m.loser_tokens for m in metrics), total),
         branches_per_block=_mean(n for m in metrics for n in m.branches_per_block),
         tokens_per_branch=_mean(n for m in metrics for n in m.tokens_per_branch),
         prefill_tokens=_mean(m.prefill_tokens for m in metrics),

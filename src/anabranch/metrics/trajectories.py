@@ -49,6 +49,7 @@ def trajectory_metrics(trajectory: Trajectory, dialect: Dialect | None = None) -
         forced_tokens=trajectory.forced_tokens,
         prompt_tokens=trajectory.prompt_tokens,
         **_prefill(trajectory),
+        loser_tokens=_losers(trajectory),
         branches_per_block=tuple(
             sum(bool(branch.requests) for branch in block.branches) for block in trajectory.blocks
         ),
@@ -105,6 +106,25 @@ class _Requests:
                 line = (path[:-2], path[-2])
                 longest[line] = longest.get(line, 0) + cost
         return main
+
+
+def _losers(trajectory: Trajectory) -> int:
+    """Sampled tokens of dropped branches and of the blocks inside them, each token once."""
+    dropped = {
+        (*block.path, branch.number)
+        for block in trajectory.blocks
+        for branch in block.branches
+        if branch.outcome == "cancelled"
+    }
+    if not dropped:
+        return 0
+    total = 0
+    for request in trajectory.requests:
+        own = (request.branch,) if request.kind == "branch" and request.branch is not None else ()
+        place = (*request.block, *own)
+        if any(place[:end] in dropped for end in range(2, len(place) + 1, 2)):
+            total += len(trajectory.segments[request.output])
+    return total
 
 
 def _prefill(trajectory: Trajectory) -> dict[str, int | None]:
