@@ -16,8 +16,10 @@ from anabranch.decoding.constrained import with_grammar
 from anabranch.decoding.events import Answer, Cancel, Event, Output, Start, Wake
 from anabranch.decoding.machine import Machine
 from anabranch.decoding.setup import Setup
+from anabranch.decoding.tools_machine import ToolsMachine
 from anabranch.engines.base import Chunk, Engine
-from anabranch.errors import EngineError
+from anabranch.engines.chat import ChatEngine
+from anabranch.errors import EngineError, UsageError
 from anabranch.records import Trajectory
 
 Listener = Callable[[Event], None]
@@ -131,6 +133,15 @@ async def run(setup: Setup, engine: Engine, listener: Listener | None = None) ->
 
 
 async def _prepare(setup: Setup, engine: Engine) -> tuple[Machine, Source]:
+    if setup.messages:
+        if not isinstance(engine, ChatEngine):
+            raise UsageError(
+                f"mode {setup.mode} over a conversation needs a chat engine, and {engine.name} is "
+                "none: use chat+http://HOST:PORT"
+            )
+        chat = engine
+        talks = ToolsMachine(setup)
+        return talks, lambda start: chat.chat(talks.chats[start.request])
     setup = await with_grammar(setup, engine)
     return Machine(setup), lambda start: engine.generate(start.call)
 

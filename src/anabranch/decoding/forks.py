@@ -122,7 +122,7 @@ def _open(m: Machine, live: Live, items: list[PlanItem], admitted: set[int]) -> 
         block.branches.append(BranchState(item.number, item.kind, item.title, is_or, own, header))
     m.opened(block)
     m.emit(BlockOpened(path, tuple((item.number, item.kind, item.title) for item in items)))
-    share = share_of(m, line, len(admitted))
+    share = share_of(m, line, max(1, len(admitted)))
     starting = [b for b in block.branches if b.number in admitted]
     for branch in block.branches:
         if branch not in starting:

@@ -9,7 +9,7 @@ booked where it gives one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from anabranch.decoding import forks, races
 from anabranch.decoding.admission import admit, share_of
@@ -33,14 +33,24 @@ from anabranch.engines.base import Chunk
 from anabranch.engines.chat_call import ChatCall, ChatChunk, Message
 from anabranch.records import FinishReason, RequestKind
 
+#: Messages with calls that come to nothing, until a line has to do without the tool.
+_PATIENCE = 2
+
 
 @dataclass(slots=True)
 class Talk(Line):
-    """A line with its conversation; ``asked`` is what its last message forked."""
+    """A line with its conversation.
+
+    Attributes:
+        asked: what its last message called.
+        result: what it has said since it began.
+        errors: messages whose calls came to nothing.
+    """
 
     messages: list[Message] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
     result: str = ""
+    errors: int = 0
 
 
 class ToolsMachine(Machine):
@@ -128,7 +138,7 @@ class ToolsMachine(Machine):
 
     def _tools(self, line: Talk) -> tuple[dict[str, object], ...]:
         """The tool, where a fork of one branch at least would be admitted."""
-        if line.answering or self.setup.mode == "sequential":
+        if line.answering or line.errors >= _PATIENCE or self.setup.mode == "sequential":
             return ()
         admitted, _ = admit(self, line, [PlanItem(1, "subtask", "")])
         return (fork_tool(self.setup.limits.max_branches),) if admitted else ()
@@ -152,7 +162,7 @@ class ToolsMachine(Machine):
             self._cut_short(live)
             return
         calls = chunk.tool_calls if chunk is not None else ()
-        if calls:
+        if calls and not line.answering and line.errors <= _PATIENCE:
             self._fork(live, output, content, read_calls(calls))
             return
         line.context.append(output)
@@ -226,13 +236,19 @@ class ToolsMachine(Machine):
                 self.finish("truncated")
                 return
             admitted = admitted[:count]
+            if not admitted:
+                line.asked = [replace(one, items=(), error=f"refused: {limit}") for one in asked]
+                self._answer_calls(line, {})
+                self._after_errors(live)
+                return
         self._open_block(live, base, before, content, items, {item.number for item in admitted})
 
     def _after_errors(self, live: Live) -> None:
-        """Nothing was forked. A model that only makes bad calls is asked for its answer."""
+        """Nothing was forked. Who only makes bad calls goes on without the tool."""
         line = live.line
-        if line.calls > 2 + line.blocks:
-            line.answering = line.answering or line is self.main
+        assert isinstance(line, Talk)
+        line.errors += 1
+        if line.errors == _PATIENCE:
             self.note("tool_call", "no more calls are taken", live)
         self.resume(line)
 
@@ -266,7 +282,7 @@ class ToolsMachine(Machine):
         self.opened(block)
         self.emit(BlockOpened(path, tuple((item.number, item.kind, item.title) for item in items)))
         starting = [b for b in block.branches if b.number in admitted]
-        share = share_of(self, line, len(starting)) if starting else None
+        share = share_of(self, line, len(starting))
         for branch in block.branches:
             if branch not in starting:
                 branch.outcome = "skipped"
@@ -276,10 +292,7 @@ class ToolsMachine(Machine):
         for branch in starting:
             if branch.outcome is None:  # no branch before it has decided the block
                 self.sample_branch(block, branch)
-        if not starting:
-            block.joining = True
-            self.join(block)
-        elif not block.joining:
+        if not block.joining:
             races.ask(self, block)
 
     def join(self, block: BlockState) -> None:
