@@ -215,7 +215,7 @@ def _exactness(
             f"--exactness needs --weights: {folder} lacks {', '.join(missing_files(folder))}"
         )
     found = check_exactness(done, folder, opened.engine.tokenizer.decode, dtype=dtype)
-    return {**asdict(found), "exact": found.exact, "weights": str(folder)}
+    return {**asdict(found), "exact": found.exact, "allowed": found.allowed, "weights": str(folder)}
 
 
 def _print_rows(rows: dict[str, str]) -> None:
@@ -270,7 +270,7 @@ def _print_exactness(found: dict[str, Any]) -> None:
     verdict = "exact" if found["exact"] else "NOT exact"
     console.print(
         f"exactness: {verdict}, {found['tokens']} tokens, largest difference "
-        f"{worst['difference']:.2g} (at most {found['tolerance']:g} in {found['dtype']}), "
+        f"{worst['difference']:.2g} (at most {found['allowed']:.2g} in {found['dtype']}), "
         f"mean {found['mean']:.2g}, mean surprise of the tokens {found['surprise']:.2g} nats",
         markup=False,
     )
