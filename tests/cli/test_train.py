@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import signal
 
 import pytest
 
@@ -118,3 +121,77 @@ def test_tags_can_become_tokens_of_their_own(cli, fails, data, tmp_path):
     assert info.tag_tokens == "own" and all(len(ids) == 1 for ids in info.tags.values())
     assert not (folder / "anabranch.json").exists(), "the given checkpoint stays as it is"
     cli(*quick, "--add-tags", "--resume")
+
+
+def test_presets_are_listed_and_overridden(cli, fails, model, data, tmp_path):
+    shown = cli("train", "presets").stdout
+    assert "threadweaver-8b: ThreadWeaver: Qwen3-8B" in shown and "fsdp-4x8.yaml" in shown
+    cli(*options(model, data), "--preset", "lab-cpu", "--set", "learning_rate=2e-3")
+    config = json.loads((tmp_path / "run/run.json").read_text())["config"]
+    assert (config["beta2"], config["learning_rate"], config["steps"]) == (0.98, 2e-3, 3)
+    assert "no preset" in fails(*options(model, data), "--preset", "lab-gpu")
+
+
+def test_a_signal_ends_well_and_says_how_to_go_on(cli, model, data, monkeypatch, tmp_path):
+    from anabranch.cli import train
+
+    def report(self, progress):
+        if progress.step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train._progress, "report", report)
+        shown = cli(*options(model, data), "--set", "log_every=1").stdout
+    assert "stopped after step 2" in shown
+    command = shlex.split(shown.strip().splitlines()[-1])
+    assert command[0] == "anabranch" and command[-1] == "--resume"
+    assert "3 steps" in cli(*command[1:]).stdout
+
+
+def test_mixed_dialects_are_an_error_or_a_reported_row(cli, fails, model, data, tmp_path):
+    cli(*options(model, data))
+    lines = (tmp_path / "run/trajectories.jsonl").read_text().splitlines()
+    lines[2] = lines[2].replace('"dialect":"parason:compact"', '"dialect":"npr"')
+    (tmp_path / "mixed.jsonl").write_text("\n".join(lines) + "\n")
+    line = fails(*options(model, tmp_path / "mixed.jsonl"), "-o", "other")
+    assert "mixed.jsonl:3: field 'dialect': written in 'npr'" in line
+    rows = [json.loads(line) for line in data.read_text().splitlines()]
+    rows[0]["text"] = "<Parallel><Path>1</Path><Path>2</Path></Parallel><Summary>3</Summary>"
+    rows[1]["text"] = "<guideline><plan>1: a</plan></guideline> 5"
+    write_records(tmp_path / "texts.jsonl", rows)
+    shown = cli(*options(model, tmp_path / "texts.jsonl"), "-o", "third").stdout
+    assert "skipped" in shown and "texts.jsonl:2: field 'text': <guideline> is no tag" in shown
+
+
+def test_a_tokenizer_of_another_tag_set(cli, fails, model, data, tmp_path):
+    cli(*options(model, data))
+    path = tmp_path / "run/model/anabranch.json"
+    info = json.loads(path.read_text())
+    info["tags"]["<Parallel>"] = [3]
+    path.write_text(json.dumps(info))
+    line = fails(*options(tmp_path / "run/model", data), "-o", "other")
+    assert "<Parallel> is [3]" in line and "another tag set" in line
+
+
+def test_traces_longer_than_the_window_are_listed(cli, data, tmp_path):
+    folder = save_model(tmp_path / "short", max_position_embeddings=30)
+    done = cli(*options(folder, data), code=None)
+    assert done.returncode == 1 and "the model's window only 30" in done.stderr
+    cli(*options(folder, data), "--set", 'too_long="split"', "-o", "parts")
+    result = json.loads((tmp_path / "parts/result.json").read_text())
+    assert result["shortened"] and "left out main request" in result["shortened"][0]["reason"]
+
+
+def test_evaluation_needs_its_parts(cli, fails, model, data, tmp_path):
+    cli(*options(model, data))
+    problems = [{"id": "a", "problem": "(1+2)%10?"}]
+    write_records(tmp_path / "problems.jsonl", problems)
+    held = ("--held-out", "run/trajectories.jsonl", "-o", "judged")
+    assert "eval_every" in fails(*options(model, data), *held)
+    every = ("--set", "eval_every=2", "--problems", "problems.jsonl")
+    assert "--grader" in fails(*options(model, data), *held, *every)
+    assert "module:function" in fails(*options(model, data), *held, *every, "--grader", "os:x")
+    cli(*options(model, data), *held, *every, "--grader", "operator:ne")
+    rows = map(json.loads, (tmp_path / "judged/log.jsonl").read_text().splitlines())
+    (found,) = [row["evaluation"] for row in rows if "evaluation" in row]
+    assert found["held_out_loss"] > 0 and found["total_tokens"] > 0

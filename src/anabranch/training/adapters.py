@@ -6,6 +6,7 @@ runs it. Quantised base models are left out.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -35,13 +36,25 @@ def with_lora(model: Any, settings: LoraSettings, tag_rows: Iterable[int] = ()) 
         lora_alpha=settings.alpha,
         lora_dropout=settings.dropout,
         target_modules=settings.targets,
-        trainable_token_indices=rows or None,
+        trainable_token_indices=dict.fromkeys(_embeddings(model), rows) if rows else None,
     )
     try:
-        return get_peft_model(model, config)
+        with warnings.catch_warnings():
+            # peft asks transformers by a name that it is giving up.
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+            return get_peft_model(model, config)
     except ValueError as error:
         first = str(error).splitlines()[0]
         raise UsageError(f"lora: no adapter can be put on this model: {first}") from error
+
+
+def _embeddings(model: Any) -> list[str]:
+    """Names of the embeddings, input and output; one when they are tied, which peft then keeps."""
+    found = [model.get_input_embeddings(), model.get_output_embeddings()]
+    if found[1] is None or found[0].weight is found[1].weight:
+        del found[1]
+    names = {id(module): name for name, module in model.named_modules()}
+    return [names[id(module)].rpartition(".")[2] for module in found]
 
 
 def has_adapters(model: Any) -> bool:
