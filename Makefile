@@ -25,8 +25,15 @@ test: $(STAMP)  ## all tests
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
-test-engines: $(STAMP) .venv-vllm/.installed  ## tests against a real vLLM server
-	ANABRANCH_VLLM_PYTHON=.venv-vllm/bin/python $(BIN)/python -m pytest tests/real
+# Real llama.cpp, prebuilt; gguf writes the bundled model in its format.
+.venv-llamacpp/.installed:
+	$(PYTHON) -m venv .venv-llamacpp
+	.venv-llamacpp/bin/python -m pip install --quiet --disable-pip-version-check xllamacpp==2026.10.11549 gguf==0.19.0
+	touch $@
+
+# ANABRANCH_SMOLLM2=FOLDER adds the tests with SmolLM2-135M-Instruct.
+test-engines: $(STAMP) .venv-vllm/.installed .venv-llamacpp/.installed  ## tests against real vLLM and llama.cpp servers
+	ANABRANCH_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python ANABRANCH_LLAMACPP_PYTHON=$(CURDIR)/.venv-llamacpp/bin/python $(BIN)/python -m pytest --durations=5 tests/real
 
 lint: $(STAMP)  ## format, lint, types, floors
 	$(BIN)/ruff format --check src tests benchmarks
