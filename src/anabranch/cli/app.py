@@ -12,7 +12,19 @@ from typing import Annotated
 import typer
 
 from anabranch import __version__
-from anabranch.cli import convert, demo, doctor, inspect, lab, solve, train, view
+from anabranch.cli import (
+    convert,
+    demo,
+    doctor,
+    engine,
+    grade,
+    inspect,
+    lab,
+    serve,
+    solve,
+    train,
+    view,
+)
 from anabranch.errors import AnabranchError
 
 app = typer.Typer(
@@ -44,10 +56,13 @@ app.command("demo")(demo.demo)
 app.command("solve")(solve.solve)
 app.command("inspect")(inspect.inspect)
 app.command("convert")(convert.convert)
+app.command("serve")(serve.serve)
 app.command("view")(view.view)
+app.command("grade")(grade.grade)
 app.command("doctor")(doctor.doctor)
 app.add_typer(train.app, name="train")
 app.add_typer(lab.app, name="lab")
+app.add_typer(engine.app, name="engine")
 
 
 def main() -> None:

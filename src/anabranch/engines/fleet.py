@@ -103,6 +103,11 @@ class FleetEngine:
         self._failovers = self._broken = self._hedges = self._hedges_won = 0
 
     @property
+    def engines(self) -> tuple[Engine, ...]:
+        """Its replicas, as they were given."""
+        return tuple(member.engine for member in self._members)
+
+    @property
     def capabilities(self) -> Capabilities:
         """What all replicas can do; the window is the smallest."""
         found = weakest(self._members)

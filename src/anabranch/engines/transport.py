@@ -99,6 +99,11 @@ class Transport:
         self._rng = random.Random()
         self._session: aiohttp.ClientSession | None = None
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request carries, the key included: not to be logged."""
+        return dict(self._headers)
+
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(

@@ -1,0 +1,163 @@
+"""One request from its arrival to its end: what admission, books and observers need to know of it.
+
+Who keeps the books (:class:`Ledger`) and who watches (:class:`Observer`) are interfaces; the ledger
+here has no limits but the number of answers at once.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from anabranch.gateway.errors import overloaded
+from anabranch.metrics import trajectory_metrics
+from anabranch.records import Trajectory
+
+
+@dataclass(slots=True)
+class Spent:
+    """Tokens of one request over all calls to the engine.
+
+    ``prompt`` counts every prompt once per answer, ``sampled`` all sampled tokens, ``path`` the
+    longest critical path, ``prefill`` the contexts of all calls without what was cached where the
+    engine says so, ``calls`` requests to the engine.
+    """
+
+    prompt: int = 0
+    sampled: int = 0
+    reasoning: int = 0
+    path: int = 0
+    context: int = 0
+    cached: int = 0
+    prefill: int = 0
+    forced: int = 0
+    calls: int = 0
+    estimated: bool = False
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Book one finished trajectory."""
+        metrics = trajectory_metrics(trajectory)
+        self.prompt += trajectory.prompt_tokens
+        self.sampled += metrics.total_tokens
+        self.path = max(self.path, metrics.critical_path)
+        context = metrics.context_tokens or 0
+        self.context += context
+        self.cached += metrics.cached_tokens or 0
+        self.prefill += context if metrics.prefill_tokens is None else metrics.prefill_tokens
+        self.forced += metrics.forced_tokens
+        self.calls += len(trajectory.requests)
+
+
+@dataclass(slots=True)
+class Ticket:
+    """One request of a client.
+
+    Attributes:
+        id: sent back as the response's id.
+        route: path of the endpoint.
+        key: name of the key that it came with; "" without one.
+        subject: whom the client says it asks for (its ``user``), for deletion on request.
+        started: monotonic seconds.
+        cap: most tokens that it may sample, all answers together; None: no limit is known.
+        answers: finished trajectories.
+        first: seconds until the first text was sent.
+        outcome: ``answered``, ``truncated``, ``refused``, ``failed`` or ``gone`` (client left).
+        status: of the response.
+    """
+
+    route: str
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    key: str = ""
+    subject: str = ""
+    model: str = ""
+    mode: str = ""
+    dialect: str = ""
+    arm: str = ""
+    stream: bool = False
+    prompt_text: str = ""
+    cap: int | None = None
+    started: float = field(default_factory=time.monotonic)
+    created: float = field(default_factory=time.time)
+    first: float | None = None
+    seconds: float | None = None
+    spent: Spent = field(default_factory=Spent)
+    answers: list[Trajectory] = field(default_factory=list)
+    outcome: str = "refused"
+    status: int = 200
+    error: str = ""
+
+    def end(self) -> None:
+        """Stop its clock."""
+        if self.seconds is None:
+            self.seconds = time.monotonic() - self.started
+
+    def book(self, trajectory: Trajectory) -> None:
+        """One of its answers is done."""
+        self.answers.append(trajectory)
+        self.spent.add(trajectory)
+
+
+class Ledger(Protocol):
+    """Decides whether a request may start, and books what it cost."""
+
+    async def admit(self, ticket: Ticket, credential: str | None) -> None:
+        """Check the key and reserve ``ticket.cap``; sets ``ticket.key``.
+
+        Raises:
+            ApiError: no such key (401), not allowed (403), or over a limit (429).
+        """
+        ...
+
+    async def settle(self, ticket: Ticket) -> None:
+        """Give back what was reserved and not spent. Called exactly once per admitted ticket."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Observer(Protocol):
+    """Told of every request that was admitted; must not block."""
+
+    def began(self, ticket: Ticket) -> None: ...
+
+    def ended(self, ticket: Ticket) -> None: ...
+
+
+class OpenLedger:
+    """No keys and no budgets: only a bound on how many requests run at once."""
+
+    def __init__(self, most: int = 1024) -> None:
+        self._most = most
+        self._running = 0
+
+    async def admit(self, ticket: Ticket, credential: str | None) -> None:
+        if self._running >= self._most:
+            raise overloaded(f"{self._running} requests are running: try again later")
+        self._running += 1
+
+    async def settle(self, ticket: Ticket) -> None:
+        self._running -= 1
+
+    async def close(self) -> None:
+        pass
+
+
+class Observers:
+    """Several observers as one."""
+
+    def __init__(self, observers: Sequence[Observer] = ()) -> None:
+        self._observers = list(observers)
+
+    def add(self, observer: Observer) -> None:
+        self._observers.append(observer)
+
+    def began(self, ticket: Ticket) -> None:
+        for observer in self._observers:
+            observer.began(ticket)
+
+    def ended(self, ticket: Ticket) -> None:
+        for observer in self._observers:
+            observer.ended(ticket)
