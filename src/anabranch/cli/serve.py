@@ -76,12 +76,10 @@ async def _serve(
     cert: Path | None,
     key: Path | None,
 ) -> None:
-    try:
-        import uvicorn
+    import uvicorn
 
-        from anabranch.gateway import Defaults, Model, OpenLedger, Service, create_app
-    except ModuleNotFoundError as error:
-        raise UsageError(f"{error.name} is missing: pip install 'anabranch[serve]'") from None
+    from anabranch.gateway import Defaults, Model, OpenLedger, Service, create_app
+
     async with open_engine(options) as opened:
         shown = name or Path(opened.engine.model).name or "model"
         model = Model(shown, opened.engine, opened.info, opened.folder)
