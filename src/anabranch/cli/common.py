@@ -30,7 +30,8 @@ Url = Annotated[
     list[str] | None,
     typer.Option(
         "--engine",
-        help="http://HOST:PORT of a server with /v1/completions, sglang+http://HOST:PORT, "
+        help="http://HOST:PORT of a server with /v1/completions, chat+http://HOST:PORT of one "
+        "with /v1/chat/completions, sglang+http://HOST:PORT, "
         "local:FOLDER or replay:FILE; several servers are a fleet. Default: the bundled model.",
     ),
 ]
@@ -174,7 +175,7 @@ def _folder(names: list[str], options: EngineOptions, engine: Engine) -> Path | 
     if options.tokenizer is not None:
         return options.tokenizer
     place = getattr(engine.tokenizer, "name", None)
-    return Path(place) if place else None
+    return Path(place) if place and Path(place).exists() else None
 
 
 def _limits(text: str | None) -> tuple[int, ...]:

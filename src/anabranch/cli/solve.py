@@ -21,7 +21,8 @@ from anabranch.cli.common import (
     takes_engine,
 )
 from anabranch.cli.live import Board
-from anabranch.decoding import Answer, Setup, decode, make_policy, make_setup
+from anabranch.decoding import Answer, Setup, decode, make_policy, make_setup, read_mode
+from anabranch.decoding.policy_names import policy_help
 from anabranch.dialects import get_dialect
 from anabranch.errors import UsageError
 from anabranch.jsonl import dump_line, write_records
@@ -36,8 +37,19 @@ def solve(
     problem: Annotated[str, typer.Argument(help="The problem; '-' reads it from standard input.")],
     options: EngineOptions,
     dialect: DialectName = None,
-    mode: Annotated[str, typer.Option(help="parallel or sequential.")] = "parallel",
-    join: Annotated[str, typer.Option(help="all or first_conclusive.")] = "all",
+    mode: Annotated[
+        str,
+        typer.Option(
+            help="native (a trained model), constrained (under the dialect's grammar), prompted "
+            "(any instruct model), tools (a chat API) or sequential (one line)."
+        ),
+    ] = "native",
+    min_blocks: Annotated[
+        int, typer.Option(min=0, help="Blocks that are forced: constrained, prompted, tools.")
+    ] = 0,
+    join: Annotated[
+        str, typer.Option(help=f"When competing branches are enough: {policy_help()}.")
+    ] = "all",
     width: Annotated[
         int | None, typer.Option(min=1, help="Branches per block without a plan.")
     ] = None,
@@ -53,6 +65,9 @@ def solve(
     deadline: Annotated[
         float | None, typer.Option(help="Seconds until the answer is forced.")
     ] = None,
+    max_prefill: Annotated[
+        int | None, typer.Option(help="Cap on prompt tokens that must be computed.")
+    ] = None,
     temperature: Annotated[float, typer.Option()] = 0.0,
     top_p: Annotated[float, typer.Option()] = 1.0,
     seed: Annotated[int, typer.Option()] = 0,
@@ -64,8 +79,7 @@ def solve(
         problem = sys.stdin.read()
     if not problem.strip():
         raise UsageError("the problem is empty")
-    if mode not in ("parallel", "sequential"):
-        raise UsageError(f"unknown mode {mode!r}: use parallel or sequential")
+    chosen = read_mode(mode)
     limits = _checked(
         Limits,
         max_total_tokens=max_total,
@@ -76,6 +90,7 @@ def solve(
         max_depth=max_depth,
         answer_reserve=reserve,
         deadline=deadline,
+        max_prefill_tokens=max_prefill,
     )
     sampling = _checked(Sampling, temperature=temperature, top_p=top_p, seed=seed)
     policy = make_policy(join)
@@ -90,7 +105,8 @@ def solve(
                 dialect=dialect,
                 info=opened.info,
                 folder=opened.folder,
-                mode="sequential" if mode == "sequential" else "parallel",
+                mode=chosen,
+                min_blocks=min_blocks,
                 limits=limits,
                 sampling=sampling,
                 policy=policy,
@@ -133,7 +149,7 @@ def _report(done: Trajectory) -> None:
         console.print(done.text, markup=False, soft_wrap=True)
     figures = trajectory_metrics(done)
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    answer = done.text.rpartition("</think>")[2].strip() or done.text[-200:]
+    answer = _behind_reasoning(done).strip() or done.text[-200:]
     rows: list[tuple[str, str]] = [
         ("outcome", done.outcome),
         ("answer", answer),
@@ -141,6 +157,11 @@ def _report(done: Trajectory) -> None:
         ("blocks", str(len(done.blocks))),
         ("seconds", f"{done.seconds:.2f}" if done.seconds is not None else "-"),
     ]
+    if figures.loser_tokens:
+        share = f"{100 * figures.loser_share:.0f} %"
+        rows.append(("losers", f"{figures.loser_tokens} tokens ({share}) in dropped branches"))
+    for decision in (one for block in done.blocks for one in block.decisions):
+        rows.append(("decided", f"branch {_list(decision.winners)}: {decision.reason}"))
     if done.retokenized:
         rows.append(("drift", f"{done.drift} positions (the engine gives text only)"))
     if done.outcome != "answered" and done.findings:
@@ -148,6 +169,17 @@ def _report(done: Trajectory) -> None:
     for name, value in rows:
         table.add_row(name, value)
     console.print(table)
+
+
+def _list(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers)) or "–"
+
+
+def _behind_reasoning(done: Trajectory) -> str:
+    think = get_dialect(done.dialect).think
+    ends = [f"</{name}>" for name in (think.name, *think.aliases)] if think is not None else []
+    at = max((done.text.rfind(end) + len(end) for end in ends if end in done.text), default=0)
+    return done.text[at:] if at else ""
 
 
 def _warn(opened: Opened, dialect: str | None) -> None:

@@ -32,9 +32,10 @@ from anabranch.decoding.machine import Machine
 from anabranch.decoding.policy_names import make_policy
 from anabranch.decoding.prompts import make_setup, render_prompt
 from anabranch.decoding.script import trajectory_from_text
-from anabranch.decoding.setup import Setup
+from anabranch.decoding.setup import MODES, Mode, Setup, read_mode
 
 __all__ = [
+    "MODES",
     "Answer",
     "BlockOpened",
     "BlockView",
@@ -55,6 +56,7 @@ __all__ = [
     "Joined",
     "LimitHit",
     "Machine",
+    "Mode",
     "Noted",
     "OnText",
     "Quorum",
@@ -67,6 +69,7 @@ __all__ = [
     "decode_many",
     "make_policy",
     "make_setup",
+    "read_mode",
     "render_prompt",
     "run",
     "solve",

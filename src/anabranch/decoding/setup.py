@@ -11,10 +11,32 @@ from anabranch.dialects import Dialect
 from anabranch.dialects.grammar import Flavour
 from anabranch.engines.base import Tokenizer
 from anabranch.engines.chat_call import Message
+from anabranch.errors import UsageError
 from anabranch.records import Limits, Problem, Sampling
 
 #: ``tools`` is for chat engines and has a machine of its own.
 Mode = Literal["parallel", "sequential", "constrained", "prompted", "tools"]
+
+#: Modes by the names that a user gives them.
+MODES: dict[str, Mode] = {
+    "native": "parallel",
+    "constrained": "constrained",
+    "prompted": "prompted",
+    "tools": "tools",
+    "sequential": "sequential",
+}
+
+
+def read_mode(name: str) -> Mode:
+    """The mode with this name; ``parallel`` is taken for ``native``.
+
+    Raises:
+        UsageError: no mode has this name.
+    """
+    mode = MODES.get("native" if name == "parallel" else name)
+    if mode is None:
+        raise UsageError(f"unknown mode {name!r}: use {', '.join(MODES)}")
+    return mode
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Engines by name: `http://…`, `sglang+http://…`, `local:FOLDER`, `replay:FILE`, and fleets.
+"""Engines by name: `http://…`, `chat+http://…`, `sglang+http://…`, `local:FOLDER`, `replay:FILE`; fleets.
 
 One form for the command line, for configuration files and for programs. The engines themselves,
 and what can be set in them beyond this, are in their own modules, which are imported when named.
@@ -18,9 +18,11 @@ from anabranch.errors import UsageError
 
 __all__ = ["EngineSpec", "EngineTerms", "FleetTerms", "make_engine", "parse_spec"]
 
-Scheme = Literal["completions", "sglang", "local", "replay"]
+Scheme = Literal["completions", "chat", "sglang", "local", "replay"]
 
-FORMS = "http://HOST:PORT, sglang+http://HOST:PORT, local:FOLDER or replay:FILE"
+FORMS = (
+    "http://HOST:PORT, chat+http://HOST:PORT, sglang+http://HOST:PORT, local:FOLDER or replay:FILE"
+)
 #: Those that are servers: they need a tokenizer here, and several of them make a fleet.
 SERVERS = ("completions", "sglang")
 
@@ -93,6 +95,8 @@ def parse_spec(text: str) -> EngineSpec:
     name = text.strip()
     if name.startswith(("http://", "https://")):
         return EngineSpec("completions", base_url(name))
+    if name.startswith(("chat+http://", "chat+https://")):
+        return EngineSpec("chat", name.removeprefix("chat+"))
     if name.startswith(("sglang+http://", "sglang+https://")):
         return EngineSpec("sglang", base_url(name.removeprefix("sglang+")))
     scheme, colon, target = name.partition(":")
@@ -175,6 +179,22 @@ def _completions(spec: EngineSpec, terms: EngineTerms, several: bool) -> Engine:
     )
 
 
+def _chat(spec: EngineSpec, terms: EngineTerms, several: bool) -> Engine:
+    from anabranch.engines.chat import ChatEngine, Retries
+    from anabranch.engines.tokenizers import load_tokenizer
+
+    if several:
+        raise UsageError(f"engine {spec.target}: a chat engine cannot be one of several")
+    return ChatEngine(
+        spec.target,
+        terms.model,
+        # Only for token counts: hosted models come without one.
+        tokenizer=load_tokenizer(terms.tokenizer) if terms.tokenizer is not None else None,
+        api_key=terms.api_key,
+        retries=Retries(),
+    )
+
+
 def _sglang(spec: EngineSpec, terms: EngineTerms, several: bool) -> Engine:
     from anabranch.engines.sglang import Retries, SGLangEngine
 
@@ -215,6 +235,7 @@ def _replay(spec: EngineSpec, terms: EngineTerms, _: bool) -> Engine:
 
 _MAKERS: dict[Scheme, Callable[[EngineSpec, EngineTerms, bool], Engine]] = {
     "completions": _completions,
+    "chat": _chat,
     "sglang": _sglang,
     "local": _local,
     "replay": _replay,
