@@ -1,4 +1,4 @@
-"""Engines by name: `http://…`, `chat+http://…`, `sglang+http://…`, `local:FOLDER`, `replay:FILE`; fleets.
+"""Engines by name: a server, a chat API, SGLang, a folder, a recording, or a fleet of servers.
 
 One form for the command line, for configuration files and for programs. The engines themselves,
 and what can be set in them beyond this, are in their own modules, which are imported when named.
