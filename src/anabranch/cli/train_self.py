@@ -69,9 +69,14 @@ def grader(name: str) -> Grade:
         from anabranch.lab.self_training import lab_grade
 
         return lab_grade
+    if name == "math":
+        from anabranch.grading import Grader
+
+        mathematics = Grader()
+        return lambda trajectory: mathematics.grade(None, trajectory)
     module, colon, function = name.partition(":")
     if not colon:
-        raise UsageError(f"grader {name!r}: use lab, or module:function")
+        raise UsageError(f"grader {name!r}: use math, lab, or module:function")
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:

@@ -1,10 +1,11 @@
 """Self-training on the lab: a model that computes and hardly forks learns it from its own answers.
 
-The start model is trained on answers in one line only. A supervised stage on a few rows of the
-parallel form follows, after which blocks are often malformed; then rounds of self-training, which
-never see a reference solution again. Each seed is an arm of its own: other rows, other problems,
-other draws; every part of it is a file, and what is there is not done again. What is measured is
-in :mod:`anabranch.lab.self_training_results`.
+The start model is trained on answers in one line, then for a short while on the smallest forks
+among them. A supervised stage on a few rows of the sizes that are measured follows, after which
+blocks are often malformed; then rounds of self-training, which never see a reference solution
+again. Each seed is an arm of its own: other rows, other problems, other draws; every part of it is
+a file, and what is there is not done again. What is measured is in
+:mod:`anabranch.lab.self_training_results`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from anabranch.checkpoint import load_checkpoint_info
 from anabranch.engines.tokenizers import load_tokenizer
 from anabranch.errors import UsageError
 from anabranch.jsonl import write_records
-from anabranch.lab.data import DIALECT, reference_trajectory
+from anabranch.lab.data import reference_trajectory
 from anabranch.lab.families import LabProblem, draw, draw_distinct, family_of
 from anabranch.lab.recipe import Mix, RecipeStage
 from anabranch.lab.structure import Form, extract_answer
 from anabranch.lab.train import train_lab
-from anabranch.records import Problem, Trajectory, Verdict
+from anabranch.records import Limits, Problem, Trajectory, Verdict
 from anabranch.training import runs
 from anabranch.training.config import SFTConfig
 from anabranch.training.data import TrajectoryFile
@@ -34,11 +35,13 @@ from anabranch.training.sft import load_for_training, train_sft
 Note = Callable[[str], None]
 
 _IN_LINE: dict[Form, float] = {"sequential": 1.0}
+_FORKS: dict[Form, float] = {"parallel": 1.0}
 
 #: Size of each family that is trained on and measured.
 SIZES: dict[str, tuple[int, ...]] = {"chains": (3, 3), "puzzle": (2,)}
 
-#: The start model: the lab's curriculum with answers in one line only, and shorter.
+#: The start model: the lab's curriculum in one line only, and shorter; then forks, but only of
+#: sizes that are smaller in every respect than those measured.
 START: tuple[RecipeStage, ...] = (
     RecipeStage(
         name="short",
@@ -73,7 +76,24 @@ START: tuple[RecipeStage, ...] = (
         rate=2.5e-3,
         final_rate=1e-4,
     ),
+    RecipeStage(
+        name="smallest-forks",
+        mix=(
+            Mix(1.0, "chains", ((2, 1), (2, 2)), _FORKS),
+            Mix(0.6, "puzzle", ((1,),), _FORKS),
+            Mix(0.5, "chains", ((3, 3),), _IN_LINE),
+            Mix(0.3, "puzzle", ((2,),), _IN_LINE),
+        ),
+        batch_tokens=1500,
+        steps=300,
+        rate=2e-3,
+        final_rate=1e-4,
+        warmup=0.05,
+    ),
 )
+
+#: Of every answer, drawn or measured: about twice what a right one takes.
+LIMITS = Limits(max_path_tokens=160, max_total_tokens=400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +105,21 @@ class Plan:
         first_steps: its optimizer steps.
         problems: of each family and round on average: each round decodes other ones.
         samples: answers a problem.
-        temperature: at which they are drawn.
+        temperature: at which they are drawn, and at which models are measured.
         rounds: of self-training.
         steps: optimizer steps of each.
         rate: learning rate of both.
         held_out: problems of each family that are measured.
     """
 
-    rows: int = 16
-    first_steps: int = 70
+    rows: int = 24
+    first_steps: int = 60
     problems: int = 100
     samples: int = 4
     temperature: float = 1.0
     rounds: int = 2
     steps: int = 100
-    rate: float = 2e-3
+    rate: float = 1e-3
     held_out: int = 150
 
 
@@ -161,7 +181,7 @@ def supervised(start: Path, folder: Path, plan: Plan, seed: int) -> Path:
     data = folder / "rows.jsonl"
     write_records(data, rows)
     network, hf_tokenizer = load_for_training(start)
-    train_sft(
+    done = train_sft(
         network,
         TrajectoryFile(data),
         _training(plan, plan.first_steps, seed),
@@ -170,6 +190,8 @@ def supervised(start: Path, folder: Path, plan: Plan, seed: int) -> Path:
         info=load_checkpoint_info(start),
         resume=True,
     )
+    if done.interrupted:
+        raise UsageError("stopped; the same command goes on")
     return folder / runs.MODEL
 
 
@@ -183,6 +205,7 @@ def rounds(
         decode=Decode(
             samples=plan.samples,
             temperature=plan.temperature,
+            limits=LIMITS,
             shard=50,
             problems=plan.problems * len(SIZES),
         ),
@@ -224,17 +247,3 @@ def _training(plan: Plan, steps: int, seed: int) -> SFTConfig:
         save_every=50,
         keep=1,
     )
-
-
-__all__ = [
-    "DIALECT",
-    "SIZES",
-    "START",
-    "Plan",
-    "lab_grade",
-    "lab_problems",
-    "rounds",
-    "start_model",
-    "supervised",
-    "training_problems",
-]

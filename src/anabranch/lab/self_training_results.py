@@ -1,8 +1,8 @@
 """Measures the arms of the self-training experiment on held-out problems, and writes the table.
 
 Format, accuracy and forks are shares over all seeds and problems of a family with their 95 %
-intervals (Wilson); greedy decoding, the parallel prompt. The page's table stands between two
-marks, so the text around it is written by hand.
+intervals (Wilson); sampled as in the rounds, one answer a problem, the parallel prompt. The page's
+table stands between two marks, so the text around it is written by hand.
 """
 
 from __future__ import annotations
@@ -10,18 +10,30 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from anabranch.decoding import decode_many
 from anabranch.engines.local import LocalEngine
 from anabranch.errors import UsageError
 from anabranch.jsonl import atomic_writer
-from anabranch.lab.evaluate import Solved, solve_all
-from anabranch.lab.families import draw_distinct
+from anabranch.lab.data import lab_setup
+from anabranch.lab.evaluate import Solved, judge, with_limits
+from anabranch.lab.families import LabProblem, draw_distinct
 from anabranch.lab.intervals import wilson
 from anabranch.lab.page import percent
-from anabranch.lab.self_training import SIZES, Note, Plan, rounds, start_model, supervised
+from anabranch.lab.self_training import (
+    LIMITS,
+    SIZES,
+    Note,
+    Plan,
+    rounds,
+    start_model,
+    supervised,
+)
+from anabranch.records import Sampling
 from anabranch.training.runs import write_json
 from anabranch.training.self_training_keep import REASONS
 
@@ -81,8 +93,8 @@ def _measured(model: Path, file: Path, plan: Plan, note: Note, stage: str) -> di
         try:
             return {
                 family: _counts(
-                    await solve_all(
-                        engine, draw_distinct(SEED, family, size, plan.held_out), "parallel"
+                    await _sampled(
+                        engine, draw_distinct(SEED, family, size, plan.held_out), plan.temperature
                     )
                 )
                 for family, size in SIZES.items()
@@ -93,6 +105,21 @@ def _measured(model: Path, file: Path, plan: Plan, note: Note, stage: str) -> di
     counts = asyncio.run(go())
     write_json(file, counts)
     return counts
+
+
+async def _sampled(
+    engine: LocalEngine, problems: Sequence[LabProblem], temperature: float
+) -> list[Solved]:
+    setups = [
+        replace(
+            with_limits(lab_setup(problem, "parallel", engine.tokenizer), engine, LIMITS),
+            sampling=Sampling(temperature=temperature, seed=SEED),
+            id=f"{problem.family}-{number}",
+        )
+        for number, problem in enumerate(problems)
+    ]
+    done = await decode_many(setups, engine, concurrency=64)
+    return [judge(p, "parallel", t) for p, t in zip(problems, done, strict=True)]
 
 
 def _counts(solved: Sequence[Solved]) -> dict[str, float]:
@@ -140,10 +167,10 @@ def table(result: dict[str, Any]) -> str:
             )
     plan, seeds = result["plan"], len(result["seeds"])
     text = (
-        f"{seeds} seeds; {plan['held_out']} held-out problems of each family a seed, decoded "
-        f"greedily in the parallel form; few rows: {plan['rows']} of each family; a round: "
-        f"{plan['problems']} problems of each family, {plan['samples']} answers each. Brackets "
-        "are 95 % intervals (Wilson)."
+        f"{seeds} seeds; {plan['held_out']} held-out problems of each family a seed, one answer "
+        f"each in the parallel form at temperature {plan['temperature']:g}; few rows: "
+        f"{plan['rows']} of each family; a round: {plan['problems']} problems of each family on "
+        f"average, {plan['samples']} answers each. Brackets are 95 % intervals (Wilson)."
     )
     return "\n\n".join([text, "\n".join(lines), _rounds(result["rounds"])])
 

@@ -133,7 +133,7 @@ class Job(SelfTraining):
         model: folder of the first checkpoint, with its ``anabranch.json``.
         problems: JSON Lines of problems with their right answers.
         output: folder of the run.
-        grader: ``lab``, or ``module:function`` from a trajectory to a verdict.
+        grader: ``math``, ``lab``, or ``module:function`` from a trajectory to a verdict.
         earlier: files of trajectories that are mixed in: those of the first supervised stage.
         exclude: files of problems that may not be trained on, such as those of an evaluation.
         engine: where the models run.
@@ -142,7 +142,7 @@ class Job(SelfTraining):
     model: Path
     problems: Path
     output: Path
-    grader: str
+    grader: str = "math"
     earlier: list[Path] = Field(default_factory=list)
     exclude: list[Path] = Field(default_factory=list)
     engine: EngineSettings = Field(default_factory=EngineSettings)
