@@ -93,6 +93,7 @@ def _fill(ticket: Ticket, body: Common, model: Model, setups: Sequence[Setup]) -
     ticket.stream = bool(body.stream)
     ticket.subject = str((body.model_extra or {}).get("user") or "")
     ticket.prompt_text = first.prompt
+    ticket.prompt_tokens = sum(len(setup.prompt_ids) for setup in setups)
     caps = [setup.limits.max_total_tokens for setup in setups]
     ticket.cap = None if None in caps else sum(cap for cap in caps if cap)
 

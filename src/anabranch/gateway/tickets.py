@@ -61,6 +61,7 @@ class Ticket:
         key: name of the key that it came with; "" without one.
         subject: whom the client says it asks for (its ``user``), for deletion on request.
         started: monotonic seconds.
+        prompt_text, prompt_tokens: what it asks, and the tokens of all its prompts.
         cap: most tokens that it may sample, all answers together; None: no limit is known.
         answers: finished trajectories.
         first: seconds until the first text was sent.
@@ -78,6 +79,7 @@ class Ticket:
     arm: str = ""
     stream: bool = False
     prompt_text: str = ""
+    prompt_tokens: int = 0
     cap: int | None = None
     started: float = field(default_factory=time.monotonic)
     created: float = field(default_factory=time.time)
