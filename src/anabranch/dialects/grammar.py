@@ -130,9 +130,11 @@ class _Rules:
             self.rules["step"] = self.choose([self.to_fork(_Place())], ["ending"])
         self.rules["ending"] = [["rest"]]
         self.rules["rest"] = [["TEXT"], []]
-        if dialect.think is None or begun:
+        if dialect.think is None:
             return [[body]]
         self.rules["ending"].append([self.free_to("THINK_END", dialect.think.close), "rest"])
+        if begun:
+            return [[body]]
         return [[body], [self.free_to("THINK_BEGIN", dialect.think.open), body]]
 
     def choose(self, forks: list[list[str]], end: list[str]) -> list[list[str]]:
