@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -73,6 +74,20 @@ def test_killed_while_decoding_and_while_training(whole, tmp_path):
             for folder in (tmp_path, whole[0])
         )
         assert all(ours[key].equal(theirs[key]) for key in theirs)
+
+
+def test_sigterm_ends_a_run_in_order(whole, tmp_path):
+    def stop(text):
+        if text.startswith(("decoded 1/2", "round 1 step 2")):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    assert run(tmp_path, stop).interrupted
+    assert not (tmp_path / "round-1/decoded/shard-00001.jsonl").exists()
+    stopped = run(tmp_path, stop, resume=True)
+    assert stopped.interrupted and stopped.models == () and len(stopped.cards) == 1
+    assert not run(tmp_path, lambda text: None, resume=True).interrupted
+    data = "round-2/data.jsonl"
+    assert (tmp_path / data).read_bytes() == (whole[0] / data).read_bytes()
 
 
 def test_a_finished_run_is_not_done_again_and_not_overwritten(whole):
