@@ -1,8 +1,6 @@
 """Keys, budgets and the audit chain on SQLite and on a real PostgreSQL."""
 
-import importlib.util
 import multiprocessing
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,22 +19,6 @@ from anabranch.gateway.store.keys import find
 from anabranch.gateway.store.schema import audit, contents, metadata
 
 
-def _helper() -> Any:
-    spec = importlib.util.spec_from_file_location(
-        "gateway_postgres", Path(__file__).with_name("postgres.py")
-    )
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with _helper().running_postgres(tmp_path_factory.mktemp("postgres")) as (url, _):
-        yield url
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An empty, migrated database."""
@@ -44,10 +26,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "postgresql":
         where = request.getfixturevalue("postgres")
     database = Database(where)
-    if request.param == "postgresql":
-        with database.transaction() as connection:
-            metadata.drop_all(connection)
-            connection.exec_driver_sql("DROP TABLE IF EXISTS alembic_version")
     database.migrate()
     database.close()
     yield where
@@ -268,4 +246,3 @@ def test_bad_stores(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="not a database"):
         database.migrate()
     database.close()
-    assert sys.version_info >= (3, 11)

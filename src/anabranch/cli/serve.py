@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +15,9 @@ from anabranch.decoding import make_policy
 from anabranch.dialects import get_dialect
 from anabranch.errors import UsageError
 from anabranch.records import Limits
+
+if TYPE_CHECKING:
+    from anabranch.gateway import Ledger
 
 
 @takes_engine
@@ -40,6 +44,25 @@ def serve(
     ] = None,
     max_requests: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 1024,
     max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 4 * 2**20,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ANABRANCH_STORE",
+            help="Keys, budgets, audit: a SQLite file or postgresql://…; default: none of them.",
+        ),
+    ] = None,
+    need_key: Annotated[
+        bool, typer.Option("--need-key/--no-key", help="With --store: refuse requests without key.")
+    ] = True,
+    price_prompt: Annotated[
+        float, typer.Option(min=0, help="Money for a million prompt tokens.")
+    ] = 0,
+    price_sampled: Annotated[
+        float, typer.Option(min=0, help="Money for a million sampled tokens.")
+    ] = 0,
+    contents: Annotated[
+        str, typer.Option(help="What the audit keeps of texts: metadata (nothing) or full.")
+    ] = "metadata",
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Private key (PEM).")] = None,
 ) -> None:
@@ -52,6 +75,8 @@ def serve(
     for file in (tls_cert, tls_key):
         if file is not None and not file.is_file():
             raise UsageError(f"{file}: no such file")
+    if contents not in ("metadata", "full"):
+        raise UsageError(f"--contents {contents!r}: use metadata or full")
     limits = Limits(
         max_total_tokens=max_total,
         max_path_tokens=max_path,
@@ -59,44 +84,80 @@ def serve(
         answer_reserve=reserve,
         deadline=deadline,
     )
-    defaults = {"mode": mode, "dialect": dialect, "join": join, "limits": limits}
-    asyncio.run(
-        _serve(options, host, port, name, defaults, max_requests, max_body, tls_cert, tls_key)
+    plan = _Plan(
+        host=host,
+        port=port,
+        name=name,
+        defaults={"mode": mode, "dialect": dialect, "join": join, "limits": limits},
+        max_requests=max_requests,
+        max_body=max_body,
+        tls=(tls_cert, tls_key),
+        store=store,
+        books={
+            "need_key": need_key,
+            "prices": (price_prompt, price_sampled),
+            "contents": contents,
+        },
     )
+    asyncio.run(_serve(options, plan))
 
 
-async def _serve(
-    options: EngineOptions,
-    host: str,
-    port: int,
-    name: str | None,
-    defaults: dict[str, Any],
-    max_requests: int,
-    max_body: int,
-    cert: Path | None,
-    key: Path | None,
-) -> None:
+@dataclass(frozen=True)
+class _Plan:
+    """The command's options, checked."""
+
+    host: str
+    port: int
+    name: str | None
+    defaults: dict[str, Any]
+    max_requests: int
+    max_body: int
+    tls: tuple[Path | None, Path | None]
+    store: str | None
+    books: dict[str, Any]
+
+
+async def _serve(options: EngineOptions, plan: _Plan) -> None:
     import uvicorn
 
-    from anabranch.gateway import Defaults, Model, OpenLedger, Service, create_app
+    from anabranch.gateway import Defaults, Model, Service, create_app
 
     async with open_engine(options) as opened:
-        shown = name or Path(opened.engine.model).name or "model"
+        shown = plan.name or Path(opened.engine.model).name or "model"
         model = Model(shown, opened.engine, opened.info, opened.folder)
-        service = Service(
-            {shown: model}, Defaults(**defaults), ledger=OpenLedger(max_requests), max_body=max_body
-        )
+        defaults = Defaults(**plan.defaults)
+        service = Service({shown: model}, defaults, ledger=_ledger(plan), max_body=plan.max_body)
         config = uvicorn.Config(
             create_app(service),
-            host=host,
-            port=port,
+            host=plan.host,
+            port=plan.port,
             log_level="warning",
-            ssl_certfile=cert,
-            ssl_keyfile=key,
+            ssl_certfile=plan.tls[0],
+            ssl_keyfile=plan.tls[1],
             timeout_keep_alive=75,
         )
-        server = _announced()(config, f"{shown}, {service.defaults.mode}")
+        server = _announced()(config, f"{shown}, {defaults.mode}")
         await server.serve()
+
+
+def _ledger(plan: _Plan) -> Ledger:
+    from anabranch.gateway import OpenLedger
+
+    if plan.store is None:
+        return OpenLedger(plan.max_requests)
+    from anabranch.gateway.ledger import Prices, StoreLedger
+    from anabranch.gateway.store import Database
+
+    database = Database(plan.store)
+    database.migrate()
+    books = plan.books
+    return StoreLedger(
+        database,
+        most=plan.max_requests,
+        need_key=books["need_key"],
+        prices=Prices(*books["prices"]),
+        contents=books["contents"],
+    )
 
 
 def _announced() -> Any:

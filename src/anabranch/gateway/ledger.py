@@ -19,7 +19,7 @@ from anabranch.gateway.store.audit import Content, append, digest, keep
 from anabranch.gateway.store.budgets import LEASE, Over, reclaim, renew, reserve, settle
 from anabranch.gateway.store.database import Database, StoreError
 from anabranch.gateway.store.keys import Key, find
-from anabranch.gateway.tickets import Ticket
+from anabranch.gateway.tickets import OpenLedger, Ticket
 
 #: How much of a request's text is kept: nothing, or all of it.
 Contents = Literal["metadata", "full"]
@@ -41,6 +41,7 @@ class StoreLedger:
 
     Args:
         database: migrated.
+        most: requests of this process at once.
         need_key: refuse requests without a key; else they are let in as nobody's.
         prices: for budgets of money.
         contents: how much of the texts is kept.
@@ -51,6 +52,7 @@ class StoreLedger:
         self,
         database: Database,
         *,
+        most: int = 1024,
         need_key: bool = True,
         prices: Prices | None = None,
         contents: Contents = "metadata",
@@ -58,6 +60,7 @@ class StoreLedger:
     ) -> None:
         self.database = database
         self.holder = uuid.uuid4().hex
+        self._open = OpenLedger(most)
         self._need_key = need_key
         self._prices = prices or Prices()
         self._contents: Contents = contents
@@ -66,6 +69,14 @@ class StoreLedger:
         self._unsettled: set[asyncio.Task[None]] = set()
 
     async def admit(self, ticket: Ticket, credential: str | None) -> None:
+        await self._open.admit(ticket, credential)
+        try:
+            await self._admit(ticket, credential)
+        except BaseException:
+            await self._open.settle(ticket)
+            raise
+
+    async def _admit(self, ticket: Ticket, credential: str | None) -> None:
         if self._tending is None:
             self._tending = asyncio.ensure_future(self._tend())
 
@@ -152,6 +163,7 @@ class StoreLedger:
                 data["content"] = keep(connection, _content(ticket))
             append(connection, [(ticket.id, "ended", data)])
 
+        await self._open.settle(ticket)
         try:
             await self.database.do(work)
         except StoreError:
