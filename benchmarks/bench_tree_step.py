@@ -12,6 +12,7 @@ its own. What collation costs is measured as well.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import resource
 import statistics
@@ -206,7 +207,10 @@ def main() -> None:
     if options.peak:
         peak(cases[0], options.peak)
         return
-    rows = [measure(case, options.repeats) for case in cases]
+    rows = []
+    for case in cases:
+        rows.append(measure(case, options.repeats))
+        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     report({"benchmark": "tree_step", "torch": torch.__version__, "cases": rows}, options.json)
 
 
