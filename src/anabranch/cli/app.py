@@ -17,6 +17,7 @@ from anabranch.cli import (
     demo,
     doctor,
     engine,
+    gateway_admin,
     grade,
     inspect,
     lab,
@@ -63,6 +64,7 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(train.app, name="train")
 app.add_typer(lab.app, name="lab")
 app.add_typer(engine.app, name="engine")
+app.add_typer(gateway_admin.app, name="gateway")
 
 
 def main() -> None:
