@@ -25,6 +25,7 @@ from anabranch.engines.tokenizers import load_tokenizer
 from anabranch.gateway import Defaults, Model, Service, Ticket, create_app
 from anabranch.gateway.store import Database
 from anabranch.gateway.store.schema import metadata
+from anabranch.gateway.telemetry import Metrics
 from anabranch.lab.bundled import bundled_model
 from anabranch.lab.data import perfect_reply
 
@@ -41,6 +42,9 @@ class Watcher:
 
     def ended(self, ticket: Ticket) -> None:
         self.tickets.append(ticket)
+
+    def refused(self, status: int, code: str | None) -> None:
+        pass
 
 
 @dataclass
@@ -104,7 +108,9 @@ def make_gateway() -> Iterator[Callable[..., Running]]:
                 **options,
             )
             service.observers.add(watcher)
-            url = stack.enter_context(listening(create_app(service)))
+            metrics = Metrics()
+            service.observers.add(metrics)
+            url = stack.enter_context(listening(create_app(service, metrics.routes())))
             upstream.served.clear()  # what was asked to find out what it can do
             upstream.sampled = 0
             return Running(url, upstream, service, watcher)

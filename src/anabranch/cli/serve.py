@@ -121,14 +121,18 @@ async def _serve(options: EngineOptions, plan: _Plan) -> None:
     import uvicorn
 
     from anabranch.gateway import Defaults, Model, Service, create_app
+    from anabranch.gateway.telemetry import LogLines, Metrics
 
     async with open_engine(options) as opened:
         shown = plan.name or Path(opened.engine.model).name or "model"
         model = Model(shown, opened.engine, opened.info, opened.folder)
         defaults = Defaults(**plan.defaults)
         service = Service({shown: model}, defaults, ledger=_ledger(plan), max_body=plan.max_body)
+        metrics = Metrics()
+        service.observers.add(metrics)
+        service.observers.add(LogLines())
         config = uvicorn.Config(
-            create_app(service),
+            create_app(service, metrics.routes()),
             host=plan.host,
             port=plan.port,
             log_level="warning",

@@ -75,7 +75,9 @@ async def _answer(
         _fill(ticket, body, model, setups)
         await service.ledger.admit(ticket, credential(request))
     except AnabranchError as error:
-        return failure(error)
+        response = failure(error)
+        service.observers.refused(response.status_code, getattr(error, "code", None))
+        return response
     service.observers.began(ticket)
     exchange = open_exchange(
         service, model, ticket, shape(ticket, body), body, setups, whole=shape is CompletionShape

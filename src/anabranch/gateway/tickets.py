@@ -127,6 +127,10 @@ class Observer(Protocol):
 
     def ended(self, ticket: Ticket) -> None: ...
 
+    def refused(self, status: int, code: str | None) -> None:
+        """A request that was not admitted; ``code`` as in the API's error."""
+        ...
+
 
 class OpenLedger:
     """No keys and no budgets: only a bound on how many requests run at once."""
@@ -163,3 +167,7 @@ class Observers:
     def ended(self, ticket: Ticket) -> None:
         for observer in self._observers:
             observer.ended(ticket)
+
+    def refused(self, status: int, code: str | None) -> None:
+        for observer in self._observers:
+            observer.refused(status, code)
