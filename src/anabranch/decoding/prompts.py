@@ -8,6 +8,7 @@ explains the dialect to any instruct model (:mod:`anabranch.decoding.prompted`).
 from __future__ import annotations
 
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from anabranch.checkpoint import CheckpointInfo
 from anabranch.decoding.joins import JoinPolicy, WaitForAll
@@ -95,6 +96,18 @@ def tag_texts(dialect: Dialect) -> list[str]:
     return [text for tag in dialect.tags() for text in (tag.open, tag.close)]
 
 
+#: Sets of tags that a tokenizer was seen to keep: a server makes thousands of setups.
+_checked: WeakKeyDictionary[Tokenizer, set[tuple[str, ...]]] = WeakKeyDictionary()
+
+
+def _check_once(tokenizer: Tokenizer, dialect: Dialect) -> None:
+    known = _checked.setdefault(tokenizer, set())
+    tags = tuple(tag_texts(dialect))
+    if tags not in known:
+        check_tags(tokenizer, tags)
+        known.add(tags)
+
+
 def encode_prompt(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     """The prompt's ids, with the start token exactly once where the tokenizer has one."""
     if isinstance(tokenizer, HFTokenizer):
@@ -153,7 +166,7 @@ def make_setup(
             f"mode tools needs a chat engine, and {engine.name} is none: use chat+http://HOST:PORT"
         )
     else:
-        check_tags(engine.tokenizer, tag_texts(chosen))
+        _check_once(engine.tokenizer, chosen)
         prompt = render_prompt(record.text, chosen, mode, info=info, folder=folder)
     return Setup(
         dialect=chosen,

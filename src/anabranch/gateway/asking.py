@@ -63,6 +63,11 @@ def setups_of_chat(body: ChatBody, model: Model, defaults: Defaults, id: str) ->
     return _copies(replace(base, prompt=prompt, prompt_ids=ids), body)
 
 
+def _needs_logprobs(wish: Extension, join: str) -> bool:
+    """Log-probs cost a third of a stream's time: only where somebody will read them."""
+    return wish.trajectory or join not in ("all", "first_conclusive")
+
+
 def setups_of_completion(
     body: CompletionBody, model: Model, defaults: Defaults, id: str
 ) -> list[Setup]:
@@ -104,8 +109,9 @@ def _base(body: Common, model: Model, defaults: Defaults, id: str, problem: str)
     )
     mode = wish.mode or defaults.mode
     name = wish.dialect or defaults.dialect
+    join = wish.join or defaults.join
     try:
-        return make_setup(
+        setup = make_setup(
             Problem(id=id, problem=problem),
             model.engine,
             dialect=name,
@@ -114,10 +120,11 @@ def _base(body: Common, model: Model, defaults: Defaults, id: str, problem: str)
             mode=mode,
             limits=_limits(body, wish, defaults.limits),
             sampling=sampling,
-            policy=make_policy(wish.join or defaults.join),
+            policy=make_policy(join),
             width=wish.width,
             id=id,
         )
+        return setup if _needs_logprobs(wish, join) else replace(setup, logprobs=False)
     except ApiError:
         raise
     except AnabranchError as error:
