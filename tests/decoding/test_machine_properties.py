@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.decoding import Answer, FirstConclusive, OnText, Start
+from anabranch.decoding import Answer, FirstConclusive, OnText, Start, make_policy
 from anabranch.dialects import Block, PlanItem, get_dialect
 from anabranch.dialects.writer import opening
 from anabranch.engines import Chunk
@@ -15,6 +15,20 @@ from anabranch.errors import ContextWindowError, EngineError
 from anabranch.metrics import trajectory_metrics
 from anabranch.records import Trajectory
 
+POLICIES = [
+    FirstConclusive(OnText(lambda text: "yes" in text)),
+    *map(
+        make_policy,
+        [
+            "all",
+            "quorum:2",
+            "confidence:0.2",
+            "deadline:9t",
+            "deadline:4t,after=first",
+            "deadline:0.3s",
+        ],
+    ),
+]
 DIALECTS = [
     "parason:compact",
     "threadweaver",
@@ -49,6 +63,7 @@ def limits(draw):
         "answer_reserve": reserve,
         "max_total_tokens": draw(cap),
         "max_path_tokens": draw(cap),
+        "max_prefill_tokens": draw(st.one_of(st.none(), st.integers(1, 600))),
         "max_branch_tokens": draw(st.one_of(st.none(), st.integers(1, 40))),
         "min_branch_tokens": draw(st.integers(1, 20)),
         "max_branches": draw(st.integers(1, 4)),
@@ -66,8 +81,10 @@ def test_any_output_ends_within_its_limits(setup_factory, play, data):
     dialect = get_dialect(name)
     caps = data.draw(limits())
     made = setup_factory(name, limits=caps, retries=data.draw(st.integers(0, 2)))
-    if data.draw(st.booleans()):
-        made = replace(made, policy=FirstConclusive(OnText(lambda text: "yes" in text)))
+    made = replace(made, policy=data.draw(st.sampled_from(POLICIES)))
+    if data.draw(st.booleans()):  # dialects of AND blocks race too
+        kinds = frozenset({"subtask", "trial", "path", "plan", "outline"})
+        made = replace(made, dialect=replace(dialect, or_kinds=kinds))
     if data.draw(st.booleans()):
         made = replace(made, window=data.draw(st.integers(1, 400)))
     game = play(made)
@@ -76,6 +93,7 @@ def test_any_output_ends_within_its_limits(setup_factory, play, data):
     def script(start):
         nonlocal calls
         calls += 1
+        game.pace = 0.01
         if calls > 40:  # a model that comes to an end
             return [Chunk((0,), "", (0.0,)), Chunk(finish="eos")]
         fault = data.draw(st.sampled_from(["", "", "", "lost", "fatal", "window"]))
@@ -105,6 +123,12 @@ def check(done, game, caps):
         assert done.sampled_tokens <= caps["max_total_tokens"]
     if caps["max_path_tokens"] is not None:
         assert trajectory_metrics(done).critical_path <= caps["max_path_tokens"]
+    if caps["max_prefill_tokens"] is not None:
+        assert computed(done) <= caps["max_prefill_tokens"]
+    answer = sum(len(done.segments[r.output]) for r in done.requests[-1:] if r.kind == "main")
+    for name in ("max_total_tokens",):
+        if caps[name] is not None:  # all but the answer stays clear of the reserve
+            assert done.sampled_tokens - answer <= caps[name] - caps["answer_reserve"]
     for request in done.requests:
         assert len(done.segments[request.output].ids) <= request.max_tokens
     outputs = [r.output for r in done.requests]
@@ -122,6 +146,17 @@ def check(done, game, caps):
     branches = [n for n, request in enumerate(done.requests) if request.kind == "branch"]
     assert sorted(own) == branches, "a call of a branch that is not in its record"
     assert Trajectory.model_validate(done.to_json()) == done
+
+
+def computed(done):
+    """Prompt tokens that no request before has left in a perfect prefix cache."""
+    seen, total = set(), 0
+    for request in done.requests:
+        ids = done.ids_of(request.context)
+        total += sum(ids[: end + 1] not in seen for end in range(len(ids)))
+        whole = ids + done.segments[request.output].ids
+        seen.update(whole[:end] for end in range(1, len(whole) + 1))
+    return total
 
 
 @settings(max_examples=60, deadline=None)

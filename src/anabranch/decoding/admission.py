@@ -5,6 +5,7 @@ Nothing is opened here; that is done in :mod:`anabranch.decoding.forks`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anabranch.decoding.state import Line, Live
@@ -45,11 +46,21 @@ def admit(m: Machine, line: Line, items: list[PlanItem]) -> tuple[list[PlanItem]
     count, limit = len(items), ""
     if count > limits.max_branches:
         count, limit = limits.max_branches, "max_branches"
-    while count and (share := share_of(m, line, count)) is not None:
-        if share >= limits.min_branch_tokens:
-            break
-        count, limit = count - 1, "max_total_tokens"
+    while count and (short := _short_of(m, line, items, count)):
+        count, limit = count - 1, short
     return items[:count], limit
+
+
+def _short_of(m: Machine, line: Line, items: Sequence[PlanItem], count: int) -> str:
+    """The limit that leaves ``count`` branches too little to start with; "" for none."""
+    least = m.setup.limits.min_branch_tokens
+    share = share_of(m, line, count)
+    if share is not None and share < least:
+        return "max_total_tokens"
+    pot = pot_of(m, line, items, count)
+    if pot is not None and pot // (line.depth + 1) < least:
+        return "max_prefill_tokens"
+    return ""
 
 
 def share_of(m: Machine, line: Line, count: int) -> int | None:
@@ -60,6 +71,34 @@ def share_of(m: Machine, line: Line, count: int) -> int | None:
     if line.share is None:
         return m.budget.shares(count)
     return max(0, line.share - line.spent) // (count + 1)
+
+
+def pot_of(m: Machine, line: Line, items: Sequence[PlanItem], count: int) -> int | None:
+    """Prefill tokens that each of ``count`` new branches may cause; None where nothing limits them.
+
+    The first call of a branch computes its header; every join around it computes its whole text
+    again (the first branch's excepted, which stands in the cache: that is not counted on).
+    """
+    prefill = m.calls.prefill
+    if prefill is None:
+        return None
+    if line is m.main:
+        return max(0, prefill.left - fork_cost(m, line, items)) // count
+    left = (line.pot or 0) - line.charged
+    return max(0, left - fork_cost(m, line, items)) // (count + 1)
+
+
+def fork_cost(m: Machine, line: Line, items: Sequence[PlanItem]) -> int:
+    """Prefill tokens of all that the runtime may write into a block, up to the line's end."""
+    dialect = m.setup.dialect
+    texts = [dialect.fork_text, dialect.join_text(), dialect.close_merge, dialect.after_merge]
+    for item in items:
+        texts += [dialect.branch_header(item.number, line.numbers), dialect.branch_separator]
+        texts += [dialect.stub(item.number, "cancelled"), dialect.close_branch]
+    tokens = sum(len(m.setup.tokenizer.encode(text)) for text in texts if text)
+    end = dialect.close_reasoning if line is m.main else ""
+    # A branch of the block computes its header at the fork, and every join around it again.
+    return tokens * (line.depth + 2) + (len(m.setup.tokenizer.encode(end)) if end else 0)
 
 
 def plan_tokens(m: Machine, live: Live) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from anabranch.decoding.budget import Budget
 from anabranch.decoding.events import Output, Start, Token
+from anabranch.decoding.prefill import Prefill
 from anabranch.decoding.recorder import Recorder
 from anabranch.decoding.seeds import derive_seed
 from anabranch.decoding.setup import Setup
@@ -32,6 +33,8 @@ class Calls:
         self.setup, self.record, self._emit = setup, record, emit
         self.budget = Budget(setup.limits, setup.window)
         self.live: dict[int, Live] = {}
+        most = setup.limits.max_prefill_tokens
+        self.prefill = Prefill(most) if most is not None else None
 
     def room(self, line: Line, *, branch: bool) -> tuple[int, str]:
         """Tokens that a call on this line may sample, and the limit that decides.
@@ -49,6 +52,11 @@ class Calls:
             choices.append((line.share - line.spent, "max_total_tokens"))
         if branch and limits.max_branch_tokens is not None:
             choices.append((limits.max_branch_tokens - line.own, "max_branch_tokens"))
+        if self.prefill is not None:
+            if self.prefill.cost(self.record.ids(line.context)) > self.prefill.left:
+                choices.append((0, "max_prefill_tokens"))
+            if branch and line.pot is not None:  # its text is computed again in each join around it
+                choices.append(((line.pot - line.charged) // line.depth, "max_prefill_tokens"))
         return min(choices, key=lambda choice: choice[0])
 
     def begin(self, live: Live, stops: tuple[str, ...], grammar: str | None = None) -> None:
@@ -65,8 +73,11 @@ class Calls:
         self.budget.hold(live.request, live.cap)
         if live.branch is not None:
             live.branch.requests.append(live.request)
+        ids = self.record.ids(live.context)
+        if self.prefill is not None:
+            live.node = self.prefill.compute(ids)
         call = Call(
-            ids=self.record.ids(live.context),
+            ids=ids,
             stop=stops,
             max_tokens=live.cap,
             temperature=sampling.temperature,
@@ -102,6 +113,8 @@ class Calls:
         live.finish, live.stop = finish, stop
         del self.live[live.request]
         self.budget.release(live.request)
+        if self.prefill is not None:
+            self.prefill.sampled(live.node, live.ids)
         return self.record.close(live, now)
 
     def learn_window(self, live: Live, error: ContextWindowError) -> bool:
@@ -133,6 +146,7 @@ class Calls:
         line: Line | None = live.line
         while line is not None:
             line.spent += len(chunk.ids)
+            line.charged += len(chunk.ids) * live.line.depth
             line = line.parent
         self._emit(
             Token(live.request, live.kind, live.place, live.number, chunk.text, len(chunk.ids))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from anabranch.decoding import races
-from anabranch.decoding.admission import admit, plan_tokens, read_fork, share_of
+from anabranch.decoding.admission import admit, fork_cost, plan_tokens, pot_of, read_fork, share_of
 from anabranch.decoding.constrained import keep_whole
 from anabranch.decoding.events import BlockOpened, BranchClosed, Forced, Joined, LimitHit
 from anabranch.decoding.state import BlockState, BranchState, Line, Live
@@ -123,21 +123,22 @@ def _open(m: Machine, live: Live, items: list[PlanItem], admitted: set[int]) -> 
     m.opened(block)
     m.emit(BlockOpened(path, tuple((item.number, item.kind, item.title) for item in items)))
     share = share_of(m, line, max(1, len(admitted)))
+    pot = pot_of(m, line, items, max(1, len(admitted)))
+    if pot is not None:
+        line.charge(fork_cost(m, line, items))
     starting = [b for b in block.branches if b.number in admitted]
     for branch in block.branches:
         if branch not in starting:
             branch.outcome = "skipped"
             branch.body = m.record.force(dialect.stub(branch.number, "cancelled"))
     for branch in starting:
-        branch.line.share = share
+        branch.line.share, branch.line.pot = share, pot
         m.emit(Forced(path, branch.number, dialect.branch_header(branch.number, line.numbers)))
     for branch in starting:
         if branch.outcome is None:  # no branch before it, cut at once, has decided the block
             m.sample_branch(block, branch)
-    if not starting:
-        block.joining = True
-        _join(m, block)
-    elif not block.joining:
+    m.settle(block)
+    if not block.joining:
         races.ask(m, block)
 
 
@@ -194,7 +195,8 @@ def soft_stop(m: Machine, live: Live) -> str | None:
         branch = owner(m, line)[1]
         own = line.context[line.context.index(branch.header) + 1 :]
         text = m.record.generated(own) + live.text[: at + len(stop)]
-        if text.count(dialect.block_begin) < text.count(stop):
+        of_block = dialect.block is not None and stop == dialect.block.close
+        if not of_block or text.count(dialect.block_begin) < text.count(stop):
             live.cut_at = at
             return stop
     return None
@@ -232,16 +234,10 @@ def _close(
         m.note("no_logprobs", f"branch {branch.number} has no vote: the engine gave no log-probs")
     m.emit(BranchClosed(block.path, branch.number, outcome, branch.line.path - block.line.path))
     races.ask(m, block, branch)
-    if not block.joining and all(b.outcome is not None for b in block.branches):
-        block.joining = True
-        _join(m, block)
+    m.settle(block)
 
 
 # Joins -----------------------------------------------------------------------------------------
-
-
-def _join(m: Machine, block: BlockState) -> None:
-    m.join(block)
 
 
 def join_texts(m: Machine, block: BlockState) -> None:

@@ -51,13 +51,14 @@ class BranchView:
 class BlockView:
     """A block at one moment: its branches, its age in seconds, and what has just happened.
 
-    ``ended`` is the number of the branch that has just ended; None when it was time that passed,
-    or tokens.
+    ``path`` is as in :class:`anabranch.records.Block`. ``ended`` is the number of the branch that
+    has just ended; None when it was time that passed, or tokens.
     """
 
     branches: tuple[BranchView, ...]
     seconds: float = 0.0
     ended: int | None = None
+    path: tuple[int, ...] = ()
 
     def contenders(self) -> list[BranchView]:
         """The OR branches, skipped ones left out."""

@@ -62,7 +62,7 @@ class Machine:
         if self.calls.take(live, chunk, now):
             self.note("cap_ignored", f"the engine passed its cap of {live.cap} tokens", live)
             self._cut(live, live.limit)
-        elif (found := forks.soft_stop(self, live)) is not None:
+        elif ">" in chunk.text and (found := forks.soft_stop(self, live)) is not None:
             self._out.append(Cancel(request))
             self._complete(live, "stop", found)
         elif chunk.finish is not None:
@@ -230,6 +230,12 @@ class Machine:
         self._open.remove(block)
         self.record.block(block, self.setup.policy.name, joined=True)
 
+    def settle(self, block: BlockState) -> None:
+        """Join a block once all of its branches have an outcome."""
+        if not block.joining and all(b.outcome is not None for b in block.branches):
+            block.joining = True
+            self.join(block)
+
     def join(self, block: BlockState) -> None:
         """All branches of a block have an outcome: its line goes on."""
         forks.join_texts(self, block)
@@ -253,7 +259,7 @@ class Machine:
         line.context[-1:] = self.record.without_eos(line.context[-1])
         dialect = self.setup.dialect
         if dialect.think:
-            past = dialect.think.close in self.record.generated(line.context)
+            past = dialect.think.is_closed_in(self.record.generated(line.context))
         else:  # an answer inside a branch is not the line's own
             past = dialect.close_reasoning.strip() in line.fresh
         if not past:

@@ -49,6 +49,7 @@ def view_of(m: Machine, block: BlockState, ended: BranchState | None = None) -> 
         tuple(_branch_view(m, block, branch) for branch in block.branches),
         m.now - block.started,
         ended.number if ended else None,
+        block.path,
     )
 
 
@@ -103,6 +104,7 @@ def _carry_out(m: Machine, block: BlockState, decision: Decision) -> None:
         else:
             _drop(m, block, branch)
     block.deciding = False
+    m.settle(block)
 
 
 def _drop(m: Machine, block: BlockState, branch: BranchState) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from itertools import count
 
-from anabranch.decoding.events import Cancel, Output, Start
+from anabranch.decoding.events import Cancel, Output, Start, Wake
 from anabranch.decoding.machine import Machine
 from anabranch.decoding.setup import Setup
 from anabranch.dialects import Dialect
@@ -124,7 +126,7 @@ class Script:
 
 
 def trajectory_from_text(
-    text: str, setup: Setup, *, end: bool = True, first: int | None = None
+    text: str, setup: Setup, *, end: bool = True, first: int | None = None, pace: float = 0.0
 ) -> Trajectory:
     """Run the machine over a canonical text.
 
@@ -132,10 +134,12 @@ def trajectory_from_text(
         text: everything behind the prompt.
         setup: as for decoding; blocks inside branches are forks down to ``limits.max_depth``.
             Under a join policy other than ``all`` the branches advance in lockstep, a token a
-            round, and the policy cancels losers as in a race.
+            round, and the policy ends losers as in a race. A text has no log-probs, so a policy
+            that goes by them waits for all branches.
         end: whether the text is complete; then an end-of-text token is sampled behind it.
         first: number of a branch that closes before its siblings begin, instead of lockstep: with
             a policy of one's own any set of siblings can so be cancelled.
+        pace: seconds that a token takes in lockstep, for policies that go by time.
 
     Raises:
         DialectError: the text is not canonical; the message has the character's offset.
@@ -144,31 +148,34 @@ def trajectory_from_text(
     # A dialect without a plan opens as many branches as the text has.
     machine = Machine(replace(setup, width=script.width))
     lockstep = setup.policy.name != "all" and first is None
-    running: deque[tuple[int, deque[Chunk]]] = deque()
+    # What happens next, by time and then by turn; a request without chunks is a time to wake.
+    agenda: list[tuple[float, int, int, deque[Chunk]]] = []
+    turns = count()
 
-    def take(outputs: list[Output]) -> None:
+    def take(outputs: list[Output], now: float) -> None:
         for output in outputs:
             if isinstance(output, Start):
                 piece, stop = script.piece(output)
-                item = (output.request, _chunks(piece, stop, setup, lockstep, end))
-                if output.branch is not None and output.branch == first:
-                    running.appendleft(item)
-                else:
-                    running.append(item)
+                ahead = output.branch is not None and output.branch == first
+                turn = -next(turns) if ahead else next(turns)
+                chunks = _chunks(piece, stop, setup, lockstep, end)
+                heappush(agenda, (now + pace, turn, output.request, chunks))
+            elif isinstance(output, Wake):
+                heappush(agenda, (output.at, next(turns), -1, deque()))
             elif isinstance(output, Cancel):
-                kept = [item for item in running if item[0] != output.request]
-                running.clear()
-                running.extend(kept)
+                agenda[:] = [item for item in agenda if item[2] != output.request]
+                heapify(agenda)
 
-    take(machine.start())
-    while running:
-        request, chunks = running.popleft()
+    take(machine.start(), 0.0)
+    while not machine.done:
+        now, turn, request, chunks = heappop(agenda)
+        if not chunks:
+            take(machine.wake(now), now)
+            continue
         chunk = chunks.popleft()
-        if chunks and lockstep:
-            running.append((request, chunks))
-        elif chunks:
-            running.appendleft((request, chunks))
-        take(machine.feed(request, chunk))
+        if chunks:
+            heappush(agenda, (now + pace, next(turns) if lockstep else turn, request, chunks))
+        take(machine.feed(request, chunk, now), now)
     assert machine.trajectory is not None
     return machine.trajectory
 

@@ -51,6 +51,13 @@ class Line:
     def depth(self) -> int:
         return (len(self.block) + 1) // 2
 
+    def charge(self, tokens: int) -> None:
+        """Book prefill tokens that it causes, here and in all lines around it."""
+        line: Line | None = self
+        while line is not None:
+            line.charged += tokens
+            line = line.parent
+
     @property
     def ended_by(self) -> str:
         """The limit that has ended it, or a line that it stands in, from outside; "" for none."""
@@ -123,6 +130,7 @@ class Live:
     limit: str
     soft: tuple[str, ...] = ()
     request: int = -1
+    node: int = 0
     seed: int = 0
     ids: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)

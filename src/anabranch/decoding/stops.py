@@ -32,8 +32,9 @@ def stops(setup: Setup, kind: RequestKind, line: Line) -> tuple[tuple[str, ...],
         found.append(dialect.merge.open)
     if dialect.think is not None:
         found.append(dialect.think.close)
-    if len(found) <= MOST or dialect.block is None:
-        return tuple(found), ()
-    # Where the merge stands inside the block, its tag is nearly always met first.
-    found.remove(dialect.block.close)
-    return tuple(found), (dialect.block.close,)
+    soft = [f"</{name}>" for name in dialect.think.aliases] if dialect.think is not None else []
+    if len(found) > MOST and dialect.block is not None:
+        # Where the merge stands inside the block, its tag is nearly always met first.
+        found.remove(dialect.block.close)
+        soft.append(dialect.block.close)
+    return tuple(found), tuple(soft)

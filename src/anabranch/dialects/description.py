@@ -45,6 +45,10 @@ class Tag:
     def close(self) -> str:
         return f"</{self.name}>"
 
+    def is_closed_in(self, text: str) -> bool:
+        """Whether a text holds the closing tag, under any of its names."""
+        return any(f"</{name}>" in text for name in (self.name, *self.aliases))
+
     def is_open_in(self, text: str) -> bool:
         """Whether a text ends inside this tag, under any of its names."""
         names = (self.name, *self.aliases)
