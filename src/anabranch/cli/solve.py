@@ -24,7 +24,7 @@ from anabranch.cli.live import Board
 from anabranch.decoding import Answer, Setup, decode, make_policy, make_setup, read_mode
 from anabranch.decoding.policy_names import policy_help
 from anabranch.dialects import get_dialect
-from anabranch.errors import UsageError
+from anabranch.errors import DialectError, UsageError
 from anabranch.jsonl import dump_line, write_records
 from anabranch.metrics import trajectory_metrics
 from anabranch.records import Limits, Sampling, Trajectory
@@ -176,7 +176,10 @@ def _list(numbers: tuple[int, ...]) -> str:
 
 
 def _behind_reasoning(done: Trajectory) -> str:
-    think = get_dialect(done.dialect).think
+    try:
+        think = get_dialect(done.dialect).think
+    except DialectError:  # the record of a dialect of its own
+        return ""
     ends = [f"</{name}>" for name in (think.name, *think.aliases)] if think is not None else []
     at = max((done.text.rfind(end) + len(end) for end in ends if end in done.text), default=0)
     return done.text[at:] if at else ""

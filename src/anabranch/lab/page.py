@@ -103,8 +103,8 @@ def _puzzles(result: dict[str, Any]) -> str:
     but = ", ".join(f"{one:g}" for one in below)
     where = f"at every limit but {but} × the mean" if below else "at every limit below"
     tail = (
-        "All trials: join policy `all`; first conclusive: `first_conclusive`, which ends a block at "
-        "the first trial that reports a success. Tokens of the latter against the former: "
+        "All trials: join policy `all`; first conclusive: `first_conclusive`, which ends a block "
+        "at the first trial that reports a success. Tokens of the latter against the former: "
         f"{ratio['ratio']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f}). Its right answers are at "
         f"or above those of both others {where}. A quorum means nothing here: of the trials of a "
         "puzzle one succeeds, so no two ever agree on an answer."
