@@ -141,9 +141,18 @@ def binaries() -> Path | None:
     return folders[-1].parent if folders else None
 
 
+@dataclass
+class Postgres:
+    """A PostgreSQL that runs; it can be taken away and brought back."""
+
+    url: str
+    stop: Callable[[], None]
+    start: Callable[[], None]
+
+
 @contextmanager
-def running_postgres(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yields the URL of an empty database, and the data folder; skips where it is not installed."""
+def running_postgres(folder: Path) -> Iterator[Postgres]:
+    """An empty database; skips where PostgreSQL is not installed."""
     programs = binaries()
     if programs is None:
         pytest.skip("PostgreSQL is not installed (Debian: postgresql)")
@@ -168,25 +177,32 @@ def running_postgres(folder: Path) -> Iterator[tuple[str, Path]]:
     call(str(programs / "initdb"), "-D", str(data), "-U", "tester", "-A", "trust", "-N")
     options = f"-p {port} -h 127.0.0.1 -k {folder} -c fsync=off"
     control = str(programs / "pg_ctl")
-    call(control, "-D", str(data), "-w", "-o", options, "-l", str(folder / "log"), "start")
-    try:
-        yield f"postgresql://tester@127.0.0.1:{port}/postgres", data
-    finally:
+
+    def start() -> None:
+        call(control, "-D", str(data), "-w", "-o", options, "-l", str(folder / "log"), "start")
+
+    def stop() -> None:
         call(control, "-D", str(data), "-w", "-m", "immediate", "stop")
+
+    start()
+    try:
+        yield Postgres(f"postgresql://tester@127.0.0.1:{port}/postgres", stop, start)
+    finally:
+        stop()
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_postgres(tmp_path_factory.mktemp("postgres")) as (url, _):
-        yield url
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
 
 
 @pytest.fixture
-def postgres(postgres_server: str) -> str:
+def postgres(postgres_server: Postgres) -> str:
     """The URL of an empty PostgreSQL database."""
-    database = Database(postgres_server)
+    database = Database(postgres_server.url)
     with database.transaction() as connection:
         metadata.drop_all(connection)
         connection.exec_driver_sql("DROP TABLE IF EXISTS alembic_version")
     database.close()
-    return postgres_server
+    return postgres_server.url

@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +164,46 @@ def test_a_killed_gateway_leaks_no_budget(tmp_path: Path, round: int) -> None:
     (after,) = Budgets(store).list()
     assert after.reserved == 0 and after.spent == before.spent + before.reserved <= 1000
     store.close()
+
+
+def test_a_database_that_goes_away_and_returns(
+    make_gateway: Callable[..., Any], postgres: str, postgres_server: Any
+) -> None:
+    """New requests are refused meanwhile; what a running one cost is booked afterwards."""
+    database = Database(postgres)
+    database.migrate()
+    budgets = Budgets(database)
+    budgets.set("tokens", 1000)
+    running, goes_on = threading.Event(), threading.Event()
+
+    def script(request: Any) -> str:
+        if QUESTION in request.text:
+            running.set()
+            assert goes_on.wait(60)
+        return "12"
+
+    ledger = StoreLedger(database, need_key=False, retry_seconds=0.05)
+    gateway = make_gateway(ledger=ledger, script=script)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask, gateway.url, None, max_tokens=50)
+        assert running.wait(60)
+        assert budgets.list()[0].reserved == 50
+        postgres_server.stop()
+        try:
+            refused = ask(gateway.url, None, max_tokens=50)
+            assert (refused["status"], refused["error"]["code"]) == (503, "store_unavailable")
+            goes_on.set()
+            used = answer.result(60)["usage"]["completion_tokens"]
+        finally:
+            postgres_server.start()
+    for _ in range(400):
+        (budget,) = budgets.list()
+        if not budget.reserved:
+            break
+        time.sleep(0.05)
+    assert (budget.spent, budget.reserved) == (used, 0)
+    assert AuditTrail(database).verify()[1] is None
+    database.close()
 
 
 def test_the_commands(cli: Callable[..., Any], fails: Callable[..., str], tmp_path: Path) -> None:
