@@ -298,3 +298,52 @@ def test_a_branch_may_go_up_to_its_next_fork(
     dialect: Dialect, branch: tuple[int, ...], text: str, accepted: int
 ) -> None:
     assert judges(dialect, "branch", branch)(text) == (bool(accepted), bool(accepted))
+
+
+@pytest.mark.parametrize(
+    ("fork", "begun", "text", "accepted"),
+    [
+        ("may", False, "<think>a</think>b", True),
+        ("may", True, "<think>a", False),
+        ("may", True, "a</think>b", True),
+        ("may", True, "a", True),
+        ("no", True, "a</think>b", True),
+        ("no", False, TW, False),
+        ("may", True, "a" * 900 + TW, True),
+        ("must", True, "a" + TW, True),
+        ("must", False, "<think>a" + TW, True),
+        ("must", True, "a", False),
+        ("must", True, "a</think>b", False),
+        ("must", True, "a" * 401 + TW, False),
+        ("must", True, TW.replace("1:a", "1:" + "a" * 301), False),
+    ],
+)
+def test_what_a_call_of_the_main_line_may_write(
+    fork: Any, begun: bool, text: str, accepted: bool
+) -> None:
+    options = {"scope": "main", "fork": fork, "begun": begun, "max_branches": 3}
+    ebnf = grammar(THREADWEAVER, "xgrammar", **options)
+    lark = grammar(THREADWEAVER, "llguidance", **options)
+    known = judges(THREADWEAVER)
+    info = known.ebnf.tokenizer_info
+    compiled = xgrammar.GrammarCompiler(info, max_threads=1).compile_grammar(
+        xgrammar.Grammar.from_ebnf(ebnf)
+    )
+    both = Judges(compiled, llguidance.grammar_from("lark", lark), known.tokenizer)
+    assert both(text) == (accepted, accepted)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_answer_is_free_text(name: str) -> None:
+    dialect = get_dialect(name)
+    assert judges(dialect, "answer")("0 < 1, \\boxed{2}") == (True, True)
+    assert judges(dialect, "answer")(dialect.branch.open) == (False, False)
+
+
+def test_names_in_gbnf_have_no_underscore() -> None:
+    text = grammar(PARASON, "gbnf", scope="main", max_branches=3)
+    names = [line.partition(" ::= ")[0] for line in text.splitlines()]
+    assert "root" in names and not any("_" in name for name in names)
+    assert text.replace("-", "_") == grammar(
+        PARASON, "xgrammar", scope="main", max_branches=3
+    ).replace("-", "_")

@@ -81,8 +81,8 @@ def grammar(
             outermost first. Without it, no block inside the branch is described where numbers
             are dotted.
         fork: whether a block may, must or cannot be opened. Where it must, :data:`LEAD` characters
-            at most stand in front of it, and no title is longer than :data:`TITLE`: a model that
-            would go on for ever is brought to its fork.
+            at most stand in front of it, no title is longer than :data:`TITLE`, and neither has a
+            ``<``: a model that would go on for ever is brought to its fork.
         begun: for the scope ``main``, that text stands before it: the reasoning is open already or
             will not be opened.
 
@@ -278,7 +278,7 @@ def _ebnf(rules: _Rules, start: list[list[str]]) -> str:
 
 def _ebnf_piece(kind: str, text: str) -> str:
     if kind == _FREE and text:
-        return f"chunk{{0,{text}}}"
+        return f"[^<]{{0,{text}}}"  # of chunks, each token would take longer than the one before
     return kind or f'"{text}"'
 
 
@@ -306,7 +306,7 @@ def _lark(rules: _Rules, start: list[list[str]]) -> str:
 
 def _lark_piece(kind: str, text: str, shown: dict[str, str]) -> str:
     if kind == _FREE and text:
-        return f"{shown[kind][:-1]}{{0,{text}}}"
+        return f"[^<]{{0,{text}}}"
     return shown.get(kind) or _literal(text)
 
 
