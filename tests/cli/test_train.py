@@ -39,6 +39,7 @@ def save_model(folder, **changes):
         "bos_token_id": 1,
         "eos_token_id": 2,
         **({"sliding_window": 8} if sliding else {}),
+        **changes,
     }
     model(config(**shape)).save_pretrained(folder)
     save_tokenizer(folder)
@@ -174,9 +175,9 @@ def test_a_tokenizer_of_another_tag_set(cli, fails, model, data, tmp_path):
 
 
 def test_traces_longer_than_the_window_are_listed(cli, data, tmp_path):
-    folder = save_model(tmp_path / "short", max_position_embeddings=30)
+    folder = save_model(tmp_path / "short", max_position_embeddings=140)
     done = cli(*options(folder, data), code=None)
-    assert done.returncode == 1 and "the model's window only 30" in done.stderr
+    assert done.returncode == 1 and "the model's window only 140" in done.stderr
     cli(*options(folder, data), "--set", 'too_long="split"', "-o", "parts")
     result = json.loads((tmp_path / "parts/result.json").read_text())
     assert result["shortened"] and "left out main request" in result["shortened"][0]["reason"]
