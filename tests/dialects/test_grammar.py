@@ -314,8 +314,8 @@ def test_a_branch_may_go_up_to_its_next_fork(
         ("must", False, "<think>a" + TW, True),
         ("must", True, "a", False),
         ("must", True, "a</think>b", False),
-        ("must", True, "a" * 401 + TW, False),
-        ("must", True, TW.replace("1:a", "1:" + "a" * 301), False),
+        ("must", True, "a" * 201 + TW, False),
+        ("must", True, TW.replace("1:a", "1:" + "a" * 121), False),
     ],
 )
 def test_what_a_call_of_the_main_line_may_write(

@@ -24,8 +24,8 @@ Scope = Literal["document", "main", "branch", "merge", "answer"]
 Fork = Literal["may", "must", "no"]
 
 #: Where a block must be opened: most characters in front of it, and of a title in its plan.
-LEAD = 400
-TITLE = 300
+LEAD = 200
+TITLE = 120
 
 #: Most characters in front of these tags where a block must be opened.
 _LONGEST = {"BLOCK_BEGIN": str(LEAD), "THINK_BEGIN": "0"}
