@@ -61,7 +61,8 @@ def test_wrong_forms_say_what_was_meant(fails, tmp_path):
         "127.0.0.1:8000": "did you mean http://127.0.0.1:8000?",
         "folder": "did you mean local:folder?",
         "calls.jsonl": "did you mean replay:calls.jsonl?",
-        "ftp://h": "use http://HOST:PORT, sglang+http://HOST:PORT, local:FOLDER or replay:FILE",
+        "ftp://h": "use http://HOST:PORT, chat+http://HOST:PORT, sglang+http://HOST:PORT, "
+        "local:FOLDER or replay:FILE",
         "local:": "the folder of a model is missing",
         "replay:": "the recorded file is missing",
         "http://": "is not a server URL",
