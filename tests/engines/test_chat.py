@@ -98,7 +98,10 @@ def test_tool_calls_are_put_together_from_their_pieces() -> None:
     reply = ChatReply("Well.", calls=(("fork", arguments), ("fork", '{"kind": ')))
     text, last, running = ask(reply, ChatCall(USER, 400, tools=({"type": "function"},)))
     assert text == "Well."
-    assert [(one.id, one.name) for one in last.tool_calls] == [("call_0", "fork"), ("call_1", "fork")]
+    assert [(one.id, one.name) for one in last.tool_calls] == [
+        ("call_0", "fork"),
+        ("call_1", "fork"),
+    ]
     assert json.loads(last.tool_calls[0].arguments) == arguments
     assert last.tool_calls[1].arguments == '{"kind": '
     assert running.served[-1].body["tool_choice"] == "auto"
