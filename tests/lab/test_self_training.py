@@ -73,4 +73,5 @@ def test_forks_of_the_start_model_are_smaller_than_what_is_measured():
                 for form in mix.forms:
                     assert problem.check(problem.solve(form).text())
                 if "parallel" in mix.forms:
-                    assert all(a < b for a, b in zip(size, SIZES[mix.family], strict=True))
+                    assert size != SIZES[mix.family]
+                    assert all(a <= b for a, b in zip(size, SIZES[mix.family], strict=True))

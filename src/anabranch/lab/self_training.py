@@ -38,10 +38,10 @@ _IN_LINE: dict[Form, float] = {"sequential": 1.0}
 _FORKS: dict[Form, float] = {"parallel": 1.0}
 
 #: Size of each family that is trained on and measured.
-SIZES: dict[str, tuple[int, ...]] = {"chains": (3, 3), "puzzle": (2,)}
+SIZES: dict[str, tuple[int, ...]] = {"chains": (3, 2), "puzzle": (2,)}
 
 #: The start model: the lab's curriculum in one line only, and shorter; then forks, but only of
-#: sizes that are smaller in every respect than those measured.
+#: sizes that are smaller than those measured.
 START: tuple[RecipeStage, ...] = (
     RecipeStage(
         name="short",
@@ -112,14 +112,14 @@ class Plan:
         held_out: problems of each family that are measured.
     """
 
-    rows: int = 24
-    first_steps: int = 60
+    rows: int = 96
+    first_steps: int = 120
     problems: int = 100
     samples: int = 4
     temperature: float = 1.0
     rounds: int = 2
-    steps: int = 100
-    rate: float = 1e-3
+    steps: int = 120
+    rate: float = 2e-3
     held_out: int = 150
 
 
