@@ -32,7 +32,7 @@ def test_an_arm_is_measured_once_and_goes_into_the_page(tmp_path, monkeypatch):
     assert result["stages"]["start"]["chains"]["correct"]["share"] > 0.5
     assert (
         result["rounds"][0]["decoded"]
-        == 12
+        == 8
         == (result["rounds"][0]["kept"] + sum(result["rounds"][0]["why"].values()))
     )
     again = []
