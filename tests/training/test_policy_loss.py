@@ -123,7 +123,7 @@ def test_gradient_equals_every_request_alone(
     groups = batch_of_groups()
     value, found, _ = loss_of(tree, groups, config)
     expected, gradients = naive(plain, groups, config)
-    assert max(float(g.abs().max()) for g in gradients) > 1e-2
+    assert max(float(g.abs().max()) for g in gradients) > 3e-4
     assert value == pytest.approx(expected, abs=1e-6)
     same(found, gradients, 1e-6)
 

@@ -112,3 +112,29 @@ def results(
     with atomic_writer(output) as handle:
         handle.write(page(result, plot=plot.name))
     console.print(f"written: {output}, {plot}, {output.with_suffix('.json')}")
+
+
+@app.command("reproduce")
+def reproduce(
+    claim: Annotated[str, typer.Argument(help="A paper, or a claim: control, half_trained, …")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the study.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of every arm.")] = 3,
+    arm: Annotated[list[str] | None, typer.Option(help="Only these arms, repeatable.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Instead of each arm's own.")] = None,
+    problems: Annotated[int, typer.Option(min=1, help="Held-out problems of each size.")] = 100,
+) -> None:
+    """Run reinforcement-learning arms at lab scale; stopped studies go on arm by arm."""
+    from anabranch.lab.reproduce import claims_of, run_claim
+    from anabranch.lab.reproduce_page import write_page
+
+    for one in claims_of(claim):
+        results = run_claim(
+            one,
+            output,
+            seeds=range(seeds),
+            arms=arm or (),
+            steps=steps,
+            problems=problems,
+            note=console.print,
+        )
+        console.print(f"written: {write_page(one, results, output)}")

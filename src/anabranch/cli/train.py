@@ -23,11 +23,13 @@ from anabranch.cli.train_data import (
     trajectories_of,
     with_tags,
 )
+from anabranch.cli.train_rl import rl
 from anabranch.cli.train_self import self_training
 from anabranch.engines.tokenizers import load_tokenizer
 from anabranch.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="Train models to fork and join.")
+app.command("rl")(rl)
 
 
 @app.callback()

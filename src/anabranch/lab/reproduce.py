@@ -22,7 +22,7 @@ from anabranch.engines.tokenizers import load_tokenizer
 from anabranch.errors import UsageError
 from anabranch.lab.bundled import bundled_model
 from anabranch.lab.families import draw_distinct
-from anabranch.lab.rl_arms import Arm, Claim, StartName
+from anabranch.lab.rl_arms import CLAIMS, PAPERS, Arm, Claim, StartName
 from anabranch.lab.rl_tasks import (
     OPEN_PROMPT,
     LabPool,
@@ -39,6 +39,19 @@ Note = Callable[[str], None]
 RESULT = "arm.json"
 #: A rollout may be this long; the longest reference solution of the studies has 350 tokens.
 LIMITS = {"max_total_tokens": 700}
+
+
+def claims_of(name: str) -> list[Claim]:
+    """The claims of a paper, or one by its own name.
+
+    Raises:
+        UsageError: neither is known.
+    """
+    names = PAPERS.get(name, (name,))
+    if names[0] not in CLAIMS:
+        known = ", ".join([*PAPERS, *CLAIMS])
+        raise UsageError(f"nothing is known of {name!r}; known: {known}")
+    return [CLAIMS[one] for one in names]
 
 
 def run_claim(
