@@ -47,7 +47,7 @@ def scale_rows(
     optimizer.register_step_post_hook(scale)
 
 
-def _here(weight: Tensor, rows: Sequence[int] | None) -> tuple[Tensor, Any]:
+def _here(weight: Any, rows: Sequence[int] | None) -> tuple[Tensor, Any]:
     """The part of a tensor that this process holds, and where the rows are in it."""
     first = 0
     if hasattr(weight, "to_local"):
