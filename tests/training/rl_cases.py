@@ -19,6 +19,13 @@ from anabranch.training.sft import load_for_training
 POOL = LabPool("chains", ((1, 2), (2, 1)), 1)
 
 
+#: A reward that varies in every group, whatever is right.
+VARIED = (
+    "schedule.rewards.varied.terms=[{kind='path_latency', when='always', weight=0.5}]",
+    "schedule.stages=[{cycle=[{reward='varied'}]}]",
+)
+
+
 def fresh_model() -> tuple[Any, Any]:
     """The bundled model, in fp32 with tree attention, and its tokenizer."""
     return load_for_training(bundled_model())[0], load_tokenizer(bundled_model())
@@ -32,7 +39,7 @@ def small_config(*overrides: str) -> RLConfig:
         "learning_rate=1e-4",
         "limits.max_total_tokens=60",
         "threads=1",
-        *(["schedule=accuracy"] if not any(o.startswith("schedule") for o in overrides) else []),
+        *(VARIED if not any(o.startswith("schedule") for o in overrides) else ()),
     ]
     return load_config(RLConfig, overrides=[*base, *overrides])
 

@@ -16,8 +16,9 @@ from anabranch.decoding import Setup, make_setup
 from anabranch.engines.base import Tokenizer
 from anabranch.engines.tokenizers import load_tokenizer
 from anabranch.errors import UsageError
+from anabranch.grading import Grader
 from anabranch.jsonl import read_records
-from anabranch.records import Problem
+from anabranch.records import Problem, Trajectory, Verdict
 
 
 class RLFile(BaseModel):
@@ -75,11 +76,12 @@ def rl(
     def setup(problem: Problem) -> Setup:
         return make_setup(problem, sampler.engine, info=info, folder=file.model)
 
+    maths = Grader()
     try:
         result = train_rl(
             model,
             tokenizer,
-            Task(pools, setup, grader()),
+            Task(pools, setup, judge(maths)),
             settings,
             output=file.output,
             resume=resume,
@@ -91,32 +93,23 @@ def rl(
         )
     finally:
         sampler.close()
+        maths.close()
     if result.interrupted:
         console.print(f"stopped after step {result.steps}; go on with --resume")
         return
     console.print(f"{result.steps} steps; the model is in {file.output / 'model'}")
 
 
-def grader() -> Callable[[Problem, Any], Any]:
-    """The lab's checkers for lab problems, else a comparison with the problem's answer."""
+def judge(maths: Grader) -> Callable[[Problem, Trajectory], Verdict]:
+    """The lab's checkers for lab problems, else the grader's comparison with the answer."""
     from anabranch.lab.families import family_of
     from anabranch.lab.rl_tasks import grade_lab
-    from anabranch.lab.structure import extract_answer
-    from anabranch.records import Verdict
 
-    def grade(problem: Problem, trajectory: Any) -> Verdict:
+    def grade(problem: Problem, trajectory: Trajectory) -> Verdict:
         try:
             family_of(problem.text)
         except ValueError:
-            found = extract_answer(trajectory.text)
-            if problem.answer is None:
-                return Verdict(status="error", reason=f"problem {problem.id}: no answer given")
-            if found is None:
-                return Verdict(status="unparsed", gold=problem.answer)
-            right = found.strip() == problem.answer.strip()
-            return Verdict(
-                status="correct" if right else "wrong", answer=found, gold=problem.answer
-            )
+            return maths.grade(problem, trajectory)
         return grade_lab(problem, trajectory)
 
     return grade
