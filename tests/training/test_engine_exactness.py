@@ -24,7 +24,7 @@ def solved():
     problem = draw_distinct(34, "chains", (4, 5), 1)[0]
     setup = with_limits(lab_setup(problem, "parallel", engine.tokenizer), engine, None)
     # The model is sure of nearly every token; only hot draws are sensitive to its logits.
-    hot = replace(setup, logprobs=True, sampling=Sampling(temperature=2.0, seed=1))
+    hot = replace(setup, logprobs=True, sampling=Sampling(temperature=2.0, seed=3))
     return solve(hot, engine), engine.tokenizer.decode
 
 

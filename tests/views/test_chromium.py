@@ -89,7 +89,7 @@ def test_river_is_drawn_and_walked_by_keyboard(browser: object, file: Path) -> N
     assert "Branch 1, subtask, closed" in tab.locator("#text h3").inner_text()
     tab.locator("#list").focus()
     tab.keyboard.press("ArrowDown")
-    tab.wait_for_function("document.getElementById('name').textContent === 'row 1'")
+    playwright.expect(tab.locator("#name")).to_have_text("row 1")
     assert tab.locator("#by-time").is_disabled()  # references have no times
     visit.check()
 
@@ -103,7 +103,7 @@ def test_search_and_filters(browser: object, file: Path) -> None:
     tab.keyboard.type("row 39")
     assert tab.locator("#count").inner_text() == "1 of 40"
     tab.locator(".row").click()
-    tab.wait_for_function("document.getElementById('name').textContent === 'row 39'")
+    playwright.expect(tab.locator("#name")).to_have_text("row 39")
     assert tab.locator(".lane-shape").count() == 1
     visit.check()
 

@@ -70,7 +70,7 @@ def test_text_reads_on_as_the_answer() -> None:
 
 
 def test_a_lost_race_shows_what_was_sampled_before_it_was_lost() -> None:
-    policy = FirstConclusive(lambda text: "boxed" in text)
+    policy = FirstConclusive(lambda branch: "boxed" in branch.text)
     tokenizer = CharTokenizer()
     setup = Setup(
         dialect=get_dialect("parason"),
