@@ -1,4 +1,4 @@
-"""Grading: find the answer in a text, compare it with the gold, say why. See ``docs/grading.md``."""
+"""Grading: find the answer, compare it with the gold, say why. See ``docs/grading.md``."""
 
 from __future__ import annotations
 

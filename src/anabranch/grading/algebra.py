@@ -29,7 +29,7 @@ _ENOUGH = 3
 _INEQUALITIES = (sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge)
 
 
-class Unreadable(Exception):  # noqa: N818: an outcome
+class Unreadable(Exception):
     """The text is no expression that the reader understands."""
 
 
@@ -70,12 +70,12 @@ def read(text: str) -> Any:
         Unreadable: the reader refuses the text, or it has no value (a division by zero).
     """
     text = re.sub(r"\^\s*\\circ", "", text)
-    text = re.sub(r"(?<![\\a-zA-Z])e(?=\^)", r"\\mathrm{EULER}", text).replace(
-        r"\mathrm{EULER}", "e"
-    )
+    text = re.sub(r"_\{\\([a-zA-Z]+)\s*\}|_\\(?!text)([a-zA-Z]+)", r"_{\1\2}", text)
     text = re.sub(r"_\{?\\text\{\s*(\w+)\s*\}\}?", r"_{\1}", text)
     text = re.sub(r"\^\{?\\prime\s*\}?|(?<=[a-zA-Z])'", "", text)
-    text = re.sub(r"(?<![\\a-zA-Z])(sin|cos|tan|cot|sec|csc|ln|log|exp|pi)(?![a-zA-Z])", r"\\\1 ", text)
+    text = re.sub(
+        r"(?<![\\a-zA-Z])(sin|cos|tan|cot|sec|csc|ln|log|exp|pi)(?![a-zA-Z])", r"\\\1 ", text
+    )
     text = re.sub(r"(?<=[\d)}])\s*\*\s*(?=[\w\\({])", r" \\cdot ", text)
     try:
         with warnings.catch_warnings():
@@ -129,8 +129,8 @@ def _with_symbols(expr: sympy.Expr) -> sympy.Expr:
     calls = sorted(expr.atoms(AppliedUndef), key=str)
     expr = expr.xreplace({call: sympy.Symbol(f"call_{call}") for call in calls})
     floats = {f: sympy.Rational(str(f)) for f in expr.atoms(sympy.Float)}
-    expr = expr.xreplace(floats).xreplace({sympy.Symbol("e"): sympy.E, sympy.Symbol("i"): sympy.I})
-    return expr
+    constants = {sympy.Symbol("e"): sympy.E, sympy.Symbol("i"): sympy.I}
+    return expr.xreplace(floats).xreplace(constants)
 
 
 def _number(expr: Any) -> Any:
@@ -153,7 +153,7 @@ def _agree(one: Any, other: Any) -> bool | None:
         return True
     size = max(abs(one), abs(other))
     gap = abs(sympy.N(one - other, _DIGITS))
-    if not gap.is_Number or not size.is_Number and not sympy.N(size).is_Number:
+    if not gap.is_Number or not (size.is_Number or sympy.N(size).is_Number):
         return None
     return bool(gap <= sympy.Rational(_AGREE.numerator, _AGREE.denominator) * size)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Protocol
 
-from anabranch.grading.latex import normalised
+from anabranch.grading.latex import normalised, top_level
 from anabranch.grading.numbers import Number, unit_matches
 from anabranch.grading.rules import Rules
 from anabranch.grading.values import (
@@ -30,7 +30,7 @@ from anabranch.grading.values import (
 )
 
 
-class NeedsAlgebra(Exception):  # noqa: N818: a signal, not an error
+class NeedsAlgebra(Exception):
     """The pair cannot be decided without a computer algebra system."""
 
 
@@ -60,7 +60,9 @@ def _key(text: str) -> str:
     return text.casefold() if re.fullmatch(r"[A-Za-z{}'-]{2,}", text) else text
 
 
-def matches(gold: str, answer: str, rules: Rules, algebra: Algebra | None = None) -> tuple[bool, str]:
+def matches(
+    gold: str, answer: str, rules: Rules, algebra: Algebra | None = None
+) -> tuple[bool, str]:
     """Whether an answer says the same as the gold, and by which step that was found.
 
     Raises:
@@ -148,6 +150,11 @@ class _Comparer:
         return False
 
     def _intervals(self, gold: Value, answer: Value) -> bool:
+        for interval, relation in ((gold, answer), (answer, gold)):
+            if isinstance(interval, Interval) and isinstance(relation, Relation):
+                if not interval.relation:
+                    return False
+                return self._algebra().same_relation(interval.relation, relation.text)
         one, other = _as_interval(gold), _as_interval(answer)
         if one is None or other is None:
             return False
@@ -213,7 +220,8 @@ class _Comparer:
     def _ratios(self, gold: Value, answer: Value) -> bool:
         if isinstance(gold, Ratio) and isinstance(answer, Ratio):
             one, other = _scaled(gold), _scaled(answer)
-            if one is not None and other is not None:
+            # Two times of day may stand in proportion and are still different times.
+            if one is not None and other is not None and not (gold.clock and answer.clock):
                 return one == other
             return len(gold.items) == len(answer.items) and all(
                 self.equal(a, b) for a, b in zip(gold.items, answer.items, strict=True)
@@ -228,7 +236,8 @@ class _Comparer:
             return one.casefold() == other.casefold() or (
                 _product(one, other) and self._expressions(gold, answer)
             )
-        return self._expressions(gold, answer)
+        coded = (isinstance(w, Words) and any(map(str.isdigit, w.text)) for w in (gold, answer))
+        return not any(coded) and self._expressions(gold, answer)
 
     def _relations(self, gold: Value, answer: Value) -> bool:
         if isinstance(gold, Relation) and isinstance(answer, Relation):
@@ -237,7 +246,7 @@ class _Comparer:
 
     def _expressions(self, gold: Value, answer: Value) -> bool:
         one, other = _text(gold), _text(answer)
-        if not one or not other or re.search(r"[=<>]", one + other):
+        if not one or not other or _is_relation(one) or _is_relation(other):
             return False
         for number, kind in ((gold, answer), (answer, gold)):
             if isinstance(number, Number) and number.places is not None:
@@ -322,6 +331,10 @@ def _scaled(ratio: Ratio) -> tuple[Fraction, ...] | None:
     return tuple(value / values[0] for value in values)
 
 
+def _is_relation(text: str) -> bool:
+    return bool(re.search(r"[=<>]", text)) and any(text[at] in "=<>" for at in top_level(text))
+
+
 def _product(one: str, other: str) -> bool:
     """Words that may be products of letters: ``ab`` and ``ba``."""
     return len(one) <= 4 and len(one) == len(other) and sorted(one) == sorted(other)
@@ -349,7 +362,11 @@ def _text(value: Value) -> str:
     if isinstance(value, Number):
         number = f"\\frac{{{value.value.numerator}}}{{{value.value.denominator}}}"
         number = str(value.value.numerator) if value.value.denominator == 1 else number
-        return number if not value.percent else f"\\frac{{{value.value.numerator}}}{{{100 * value.value.denominator}}}"
+        return (
+            number
+            if not value.percent
+            else f"\\frac{{{value.value.numerator}}}{{{100 * value.value.denominator}}}"
+        )
     if isinstance(value, Expression | Words | Relation):
         return value.text
     if isinstance(value, Matrix):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from anabranch.grading.latex import closing_of
 from anabranch.grading.rules import Rules, Step
@@ -23,7 +24,7 @@ _HOPE = re.compile(r"[.\s]*I hope (?:it|this) is correct.*$", re.S | re.I)
 _HASHES = re.compile(r"^\s*####[ \t]*(.*)$", re.M)
 _TAIL_TOKEN = re.compile(r"<\|[a-z_]+\|>.*$", re.S)
 _MATH = re.compile(
-    r"(?<!\\)\$\$(?P<a>.+?)(?<!\\)\$\$|(?<!\\)\$(?P<b>[^$\n]+?)(?<!\\)\$"
+    r"(?<!\\)\$\$(?P<a>.+?)(?<!\\)\$\$|(?<!\\)\$(?P<b>(?:\\.|[^$\\\n])+?)\$"
     r"|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]",
     re.S,
 )
@@ -31,6 +32,7 @@ _NUMBER = re.compile(
     r"(?<![\w.])[-+−]?(?:\\?\$|€|£)?\s?[-+]?(?:\d{1,3}(?:(?:,|\{,\})\d{3})+(?!\d)|\d+)?"
     r"(?:[.,]\d+)?(?:\s*/\s*\d+)?(?:\s*\\?%)?"
 )
+_DIGIT = re.compile(r"\d")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z][A-Za-z'’]+(?!\w*\s*[=(\[_^])")
 _TEXT = re.compile(r"\\[a-z]*text[a-z]*\s*\{[^{}]*\}|\\[a-zA-Z]+")
 _JOINING = re.compile(r"(?<![A-Za-z])(?:and|or)(?![A-Za-z])|,|;")
@@ -39,7 +41,26 @@ _RETHINKING = re.compile(
     r"correct|answer|check\w*)(?![A-Za-z])",
     re.I,
 )
-_FUNCTIONS = frozenset("sin cos tan cot sec csc ln log exp sqrt pi frac and or inf infty".split())
+_FUNCTIONS = frozenset(
+    [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "ln",
+        "log",
+        "exp",
+        "sqrt",
+        "pi",
+        "frac",
+        "and",
+        "or",
+        "inf",
+        "infty",
+    ]
+)
 _MAX_GAP_WORDS = 4
 
 
@@ -62,7 +83,7 @@ class Box:
 
 
 def boxes(text: str) -> list[Box]:
-    r"""All boxes, in order. A ``\boxed`` without a brace is none; nested ones count as the outer."""
+    r"""All boxes, in order; nested ones count as the outer. A ``\boxed`` without brace is none."""
     found: list[Box] = []
     at = 0
     while match := _BOX.search(text, at):
@@ -88,11 +109,29 @@ def extract(text: str, rules: Rules) -> Extracted:
     text = _TAIL_TOKEN.sub("", text)
     if not text.strip():
         return Extracted(None, reason="the answer is empty")
-    for step in rules.steps:
+    for step in _order(text, rules.steps):
         found = _STEPS[step](text)
         if found is not None:
             return found
     return Extracted(None, reason=f"no answer found by {', '.join(rules.steps)}")
+
+
+def _order(text: str, steps: tuple[Step, ...]) -> list[Step]:
+    """The steps as given, but of a box and a closing phrase the later in the text comes first, and
+    of the last formula and the last number likewise."""
+    order = list(steps)
+    pairs: tuple[tuple[Step, Step, re.Pattern[str], re.Pattern[str]], ...] = (
+        ("boxed", "final_answer", _BOX, _FINAL),
+        ("math", "last_number", _MATH, _DIGIT),
+    )
+    for one, other, pattern, rival in pairs:
+        if one not in order or other not in order or order.index(one) > order.index(other):
+            continue
+        ends = [match.end() for match in pattern.finditer(text)]
+        if ends and rival.search(text, ends[-1]):
+            first, second = order.index(one), order.index(other)
+            order[first], order[second] = other, one
+    return order
 
 
 def _boxed(text: str) -> Extracted | None:
@@ -167,10 +206,10 @@ def _settled(line: str, step: str) -> Extracted | None:
     found = list(_MATH.finditer(line))
     if found:
         pieces = [_inner(m) for m in found]
-        gaps = [line[a.end() : b.start()] for a, b in zip(found, found[1:], strict=False)]
-        if line[: found[0].start()].strip() == "" and line[found[-1].end() :].strip(" .,") == "":
-            if len(pieces) == 1:
-                return Extracted(pieces[0], step)
+        gaps = [line[a.end() : b.start()] for a, b in pairwise(found)]
+        alone = not (line[: found[0].start()] + line[found[-1].end() :]).strip(" .,")
+        if alone and len(pieces) == 1:
+            return Extracted(pieces[0], step)
         if gaps and all(_joined(gap) and gap.strip() for gap in gaps):
             return Extracted(", ".join(pieces), step)
         if len(_words(_MATH.sub(" ", line))) <= 3:
@@ -255,8 +294,10 @@ _STEPS: dict[Step, Callable[[str], Extracted | None]] = {
 
 def gold_answer(text: str) -> str:
     """The answer in a gold: whole solutions are read like predictions, anything else is kept."""
-    if len(text) > 20 and (_BOX.search(text) or _HASHES.search(text)):
-        found = _boxed(text) or _hashes(text)
-        if found is not None and found.answer is not None:
-            return found.answer
+    found = _boxed(text) or _hashes(text)
+    if found is not None and found.answer is not None:
+        return found.answer
+    if found is not None and found.step == "boxed" and text.rstrip()[-1] != "}":
+        # A gold may have lost its end; what a model cut off is no answer, what a file lost is.
+        return text[text.rindex("boxed{") + 6 :] if "boxed{" in text else text
     return text

@@ -1,4 +1,4 @@
-r"""One spelling for answers: LaTeX, Unicode and markdown variants of the same thing become equal text.
+r"""One spelling for answers: LaTeX, Unicode and markdown variants become the same text.
 
 Only spelling is changed, never meaning: what a piece of text stands for is read in
 :mod:`anabranch.grading.values`. Every pattern is linear in the length of the text.
@@ -14,15 +14,19 @@ _UNICODE = str.maketrans(
         "−": "-", "–": "-", "×": r"\times ", "÷": r"\div ", "·": r"\cdot ", "≤": r"\le ",
         "≥": r"\ge ", "≠": r"\ne ", "∞": r"\infty ", "π": r"\pi ", "±": r"\pm ", "∪": r"\cup ",
         "∈": r"\in ", "°": r"^\circ ", "²": "^2", "³": "^3", "\u00a0": " ", "\u202f": " ",
-        "\u2009": " ", "’": "'", "√": r"\sqrt ", "≈": r"\approx ", "∅": r"\emptyset ", "θ": r"\theta ",
+        "\u2009": " ", "’": "'", "√": r"\sqrt ", "≈": r"\approx ", "∅": r"\emptyset ",
+        "θ": r"\theta ",
         "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ", "μ": r"\mu ", "ω": r"\omega ",
     }
 )  # fmt: skip
 _ENVIRONMENT = re.compile(r"\\begin\{(?:[a-zA-Z]*matrix|array|cases|aligned)\}")
 _RENAMED = (
     (re.compile(r",\s*\\!\s*(?=\d)|\{,\}\s*(?=\d)"), ""),
-    (re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|limits|mathstrut)(?![a-zA-Z])\.?"), ""),
-    (re.compile(r"\\[,!;:> ]|\\q?quad(?=[a-z]?_?\b)|\\qq?uad|~|\\hspace\{[^{}]*\}"), " "),
+    (
+        re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|limits|mathstrut)(?![a-zA-Z])\.?"),
+        "",
+    ),
+    (re.compile(r"(?<!\\)\\[,!;:> ]|\\q?quad(?=[a-z]?_?\b)|\\qq?uad|~|\\hspace\{[^{}]*\}"), " "),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (
         re.compile(r"\\(?:mbox|hbox|text[a-z]+|mathrm|mathbf|mathit|mathsf|operatorname\*?)\s*\{"),
@@ -34,9 +38,13 @@ _RENAMED = (
     (re.compile(r"\\neq(?![a-zA-Z])|!=(?!=)"), r"\\ne "),
     (re.compile(r"\\lt(?![a-zA-Z])"), "<"),
     (re.compile(r"\\gt(?![a-zA-Z])"), ">"),
-    (re.compile(r"\\(?:lbrace|\{)"), r"\\{"),
-    (re.compile(r"\\(?:rbrace|\})"), r"\\}"),
-    (re.compile(r"\\degree(?![a-zA-Z])|\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![a-zA-Z])"), r"^\\circ "),
+    (re.compile(r"\\lbrace(?![a-zA-Z])"), r"\\{"),
+    (re.compile(r"\\rbrace(?![a-zA-Z])"), r"\\}"),
+    (re.compile(r"(?<=\d)\^\{?\s*\\text\{\s*(?:st|nd|rd|th)\s*\}\s*\}?"), ""),
+    (
+        re.compile(r"\\degree(?![a-zA-Z])|\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![a-zA-Z])"),
+        r"^\\circ ",
+    ),
     (re.compile(r"\\%"), "%"),
     (re.compile(r"\\cdotp|\\ast(?![a-zA-Z])"), r"\\cdot "),
     (re.compile(r"\\text\{\s*([A-Za-z])\s*\}"), r" \1"),
@@ -50,7 +58,6 @@ _SHORT_SQRT = re.compile(r"\\sqrt\s*(\d|[a-zA-Z](?![a-zA-Z]))")
 _CALLED_SQRT = re.compile(r"(?<![a-zA-Z])\\?sqrt\s*\(([^()]*)\)")
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
-#: Longer answers are compared by identity only; see ``Rules.max_chars``.
 
 
 def normalised(text: str) -> str:
@@ -59,6 +66,9 @@ def normalised(text: str) -> str:
     if "\\\\" in text and not _ENVIRONMENT.search(text):
         text = re.sub(r"\\\\+(?=[a-zA-Z({\[)}\]])", r"\\", text)
     text = unwrapped(text)
+    if text.count("$") - text.count("\\$") in (2, 4, 6, 8):
+        # Pairs of dollars are delimiters; a single one is money.
+        text = unwrapped(re.sub(r"(?<!\\)\$", " ", text))
     if "\\" in text or any(char in text for char in "<>=!^_{~"):
         for pattern, replacement in _RENAMED:
             text = pattern.sub(replacement, text)

@@ -23,7 +23,6 @@ _FRACTION = re.compile(
     r"([+-]?)\s*(?:\\frac\s*\{\s*([+-]?\d+)\s*\}\s*\{\s*([+-]?\d+)\s*\}|(\d+)\.?\s*/\s*(\d+)\.?)"
 )
 _MIXED = re.compile(r"([+-]?)\s*(\d+)\s*(?:\\frac\s*\{(\d+)\}\s*\{(\d+)\}|\s(\d+)/(\d+))")
-_WORD_NUMBER = re.compile(r"[A-Za-z]")
 _MONEY = re.compile(r"^([+-]?)\s*(?:\$|€|£|USD\s|US\$)\s*(?=[\d.])")
 _MONEY_AFTER = re.compile(r"\s*(?:\$|€|£)$")
 _PERCENT = re.compile(r"\s*(?:%|\\?text\{\s*(?:percent|pct)\.?\s*\}|percent|pct)$", re.I)
@@ -31,11 +30,42 @@ _DEGREE = re.compile(r"\s*\^\s*\\circ\s*([CF]?)$")
 _BASE = re.compile(r"^([0-9A-Z]+)_(?:\{\s*(\d+)\s*\}|(\d+)|\{?\\text\{\s*(\w+)\s*\}\}?)$")
 _UNIT = re.compile(
     r"\s*(?:\\text\{([^{}]*)\}|(?<=[\s\d})])((?:[A-Za-z]{3,}|cm|mm|km|kg|mg|ml|mL|ft|in|st|nd|rd|th)"
-    r"(?:[ /-][A-Za-z]+){0,4}|m(?=\^)))\s*(\^\s*\{?[-\d]+\}?)?\s*$"
+    r"(?:[ /-][A-Za-z]+){0,4}|m(?=\^)|(?<=\s)m(?=\s*$)))\s*(\^\s*\{?[-\d]+\}?)?\s*$"
 )
 _NOT_UNITS = frozenset(
-    "pi sin cos tan cot sec csc log ln exp sqrt alpha beta gamma delta theta phi omega lambda mu "
-    "sigma tau rho max min and or mod if for where".split()
+    [
+        "pi",
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "log",
+        "ln",
+        "exp",
+        "sqrt",
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "theta",
+        "phi",
+        "omega",
+        "lambda",
+        "mu",
+        "sigma",
+        "tau",
+        "rho",
+        "max",
+        "min",
+        "and",
+        "or",
+        "mod",
+        "if",
+        "for",
+        "where",
+    ]
 )
 _ALIASES = {
     "in": "inch", "inches": "inch", "ft": "foot", "feet": "foot", "cm": "centimeter",
@@ -138,8 +168,10 @@ def _exact(text: str) -> tuple[Fraction, int | None, int, bool] | None:
         return (-value if match[1] == "-" else value), None, 0, False
     if match := _FRACTION.fullmatch(text):
         below = int(match[3] or match[5])
-        value = Fraction(int(match[2] or match[4]), below) if below else None
-        return None if value is None else ((-value if match[1] == "-" else value), None, 0, False)
+        if below == 0:
+            return None
+        value = Fraction(int(match[2] or match[4]), below)
+        return (-value if match[1] == "-" else value), None, 0, False
     if match := _MIXED.fullmatch(text):
         below = int(match[4] or match[6])
         if below == 0:

@@ -28,7 +28,9 @@ from typing import Any
 from anabranch.errors import AnabranchError
 from anabranch.grading.rules import Rules
 
-_DEAR = re.compile(r"\^\s*\{?[^{}]{0,12}\^|\^\s*\{?\s*\d{3,}|\^\s*\\left|\d{3,}\s*!|!!|\\(?:sum|prod|int)")
+_DEAR = re.compile(
+    r"\^\s*(?:\{[^{}]{0,12}|\w{1,6}\s*)\^|\^\s*\{?\s*\d{3,}|\^\s*\\left|\d{3,}\s*!|!!|\\(?:sum|prod|int)"
+)
 _LONG = 400
 _START_SECONDS = 60.0
 _MAX_STARTS = 3

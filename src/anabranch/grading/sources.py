@@ -60,7 +60,7 @@ def _opened_in_prompt(trajectory: Trajectory) -> str:
 
 
 def _guess(text: str) -> Dialect | None:
-    """The built-in dialect that reads a text with the fewest errors."""
+    """The built-in dialect that finds blocks in a text, with the fewest errors."""
     scored = []
     for name in dialect_names():
         try:
@@ -69,14 +69,14 @@ def _guess(text: str) -> Dialect | None:
             continue
         document = parse(text, dialect)
         errors = sum(d.is_error for d in document.diagnostics)
-        scored.append((errors, -len(document.blocks), name))
-    return get_dialect(min(scored)[2]) if scored else None
+        scored.append((not document.blocks, errors, -len(document.blocks), name))
+    return get_dialect(min(scored)[3]) if scored else None
 
 
 def _main_line(text: str, dialect: Dialect, rules: Rules) -> tuple[str, str]:
     """The text outside blocks (merges count as outside); why nothing of it counts."""
     document = parse(text, dialect)
-    if _ends_open(document, text):
+    if _ends_open(document, text, dialect):
         return "", "the text ends inside a block that is never closed"
     if rules.branches:
         return text, ""
@@ -87,13 +87,18 @@ def _main_line(text: str, dialect: Dialect, rules: Rules) -> tuple[str, str]:
     return "".join(parts), ""
 
 
-def _ends_open(document: Document, text: str) -> bool:
-    """Whether the text ends inside its last block, or inside that block's merge."""
-    blocks = document.blocks
-    if not blocks or blocks[-1].span[1] < len(text.rstrip()):
+def _ends_open(document: Document, text: str, dialect: Dialect) -> bool:
+    """Whether the last block, or its merge, is never closed: then all behind it is inside it."""
+    if not document.blocks:
         return False
-    begin = blocks[-1].span[0]
-    return any(d.code == "missing_close" and d.start >= begin for d in document.diagnostics)
+    begin = document.blocks[-1].span[0]
+    tail = text[begin:]
+    if dialect.block is not None:
+        _, closed, tail = tail.rpartition(dialect.block.close)
+        if not closed:
+            return any(d.code == "missing_close" and d.start >= begin for d in document.diagnostics)
+    merge = dialect.merge
+    return merge is not None and merge.open in tail and merge.close not in tail
 
 
 def _behind_reasoning(text: str, rules: Rules, truncated: bool) -> Source:

@@ -1,4 +1,4 @@
-r"""What an answer says: a number, words, a list, a set, a tuple, an interval, a matrix, a named value.
+r"""What an answer says: a number, words, a list, a tuple, an interval, a matrix, a named value.
 
 :func:`readings` gives every sensible reading of a text, the most likely first: ``1,234`` is a
 number and a list of two. Expressions are kept as text; their algebra is in
@@ -8,7 +8,7 @@ number and a list of two. Expressions are kept as text; their algebra is in
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -48,6 +48,8 @@ class Interval:
     high: Value
     closed_low: bool
     closed_high: bool
+    #: The inequality that it was read from.
+    relation: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,10 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Ratio:
-    """``a:b``."""
+    """``a:b``; ``clock`` where it may as well be a time of day."""
 
     items: tuple[Value, ...]
+    clock: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,8 @@ _SEPARATOR = re.compile(
     r"|\\text\{\s*[,;]?\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])"
     r"|(?<=\d)(?:and|or)(?![a-z]))\s*"
 )
+_SEMICOLON = re.compile(";")
+_COMMA = re.compile(",")
 _EQUALS = re.compile(r"(?<![<>!:])=(?!=)")
 _LAST_EQUALS = re.compile(r"(?<![<>!:])=(?!=)|\\approx(?![a-zA-Z])|\\simeq(?![a-zA-Z])")
 _ORDER = re.compile(r"<|>|\\le(?![a-zA-Z])|\\ge(?![a-zA-Z])")
@@ -102,12 +107,14 @@ _RELATIONS = re.compile(r"<|>|\\le(?![a-zA-Z])|\\ge(?![a-zA-Z])|\\ne(?![a-zA-Z])
 _IN = re.compile(r"^\s*\(?[A-Za-z](?:_\w)?\)?\s*\\in(?![a-zA-Z])\s*")
 _CUP = re.compile(r"\\cup(?![a-zA-Z])")
 _COLON = re.compile(r":")
-_CLOCK = re.compile(r"\d{1,2}:\d\d(?::\d\d)?")
+_CLOCK = re.compile(r"(?:[01]?\d|2[0-4]):[0-5]\d(?::[0-5]\d)?")
 _MATRIX = re.compile(
     r"^\(?\s*\\begin\{([a-zA-Z]*matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}\s*\)?$", re.S
 )
 _BRACKETED_MATRIX = re.compile(r"^\[\s*(\\begin\{array\}.*\\end\{array\})\s*\]$", re.S)
 _WORDS = re.compile(r"(?:[A-Za-z][A-Za-z'’.-]*)(?:[\s,-]+[A-Za-z'’.-]+)*")
+#: Letters and digits in one word, such as an encoded text: no product of variables.
+_CODE = re.compile(r"(?=(?:\d*[A-Z]){4})(?=.*\d)[A-Z0-9]{5,}")
 _CHOICE = re.compile(r"^\(?\s*(?:\\text\s*\{\s*)?\(?([A-Z])(?:\)|:|\.(?=\s))\s*\}?\s*(.*)$", re.S)
 _QUANTIFIED = re.compile(r"\\(?:forall|exists)(?![a-zA-Z])")
 #: ``1000,99`` and ``0,111``; ``1,234`` is a number with thousands.
@@ -126,11 +133,9 @@ def readings(answer: str) -> tuple[Value, ...]:
     if "," in text and isinstance(found[0], Number):
         items = split_top(text, _SEPARATOR)
         found.append(Sequence("list", tuple(_read(item.strip(), 1) for item in items)))
-    if _DECIMAL_COMMA.fullmatch(text) and (
-        decimal := read_number(text.replace(",", "."))
-    ):
+    if _DECIMAL_COMMA.fullmatch(text) and (decimal := read_number(text.replace(",", "."))):
         found.append(decimal)
-    if isinstance(found[0], Expression) and (choice := _choice(text)):
+    if isinstance(found[0], Expression | Ratio) and (choice := _choice(text)):
         found.append(choice)
     return tuple(found)
 
@@ -160,7 +165,7 @@ def _read(text: str, depth: int) -> Value:
 
 def _words_or_expression(text: str) -> Value:
     plain = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text)
-    if "\\" not in plain and _WORDS.fullmatch(plain.strip()):
+    if "\\" not in plain and (_WORDS.fullmatch(plain.strip()) or _CODE.fullmatch(plain.strip())):
         return Words(" ".join(plain.split()))
     choice = _choice(text)
     if choice is not None and "\\" not in plain and re.search(r"[A-Za-z]{3}|^\(.\)$", plain):
@@ -169,6 +174,10 @@ def _words_or_expression(text: str) -> Value:
 
 
 def _list(text: str, depth: int) -> Value | None:
+    groups = split_top(text, _SEMICOLON)
+    if len(groups) > 1 and all(len(split_top(group, _COMMA)) > 1 for group in groups):
+        # p=5,q=2; p=7,q=2: one tuple a group.
+        return Sequence("list", tuple(_grouped(group, depth) for group in groups))
     items = [item.strip() for item in split_top(text, _SEPARATOR)]
     items = [item for item in items if item]
     if len(items) < 2 or len(items) > _MAX_ITEMS:
@@ -184,20 +193,24 @@ def _list(text: str, depth: int) -> Value | None:
     return Sequence("list", tuple(values))
 
 
+def _grouped(text: str, depth: int) -> Value:
+    value = _read(text, depth + 1)
+    if not isinstance(value, Sequence) or value.kind != "list":
+        return value
+    return Sequence("tuple", tuple(v.value if isinstance(v, Named) else v for v in value.items))
+
+
 def _plus_minus(text: str, depth: int) -> Value | None:
     if "\\pm" not in text:
         return None
     pattern = re.compile(r"\\(pm|mp)(?![a-zA-Z])\s*")
     if "=" in text:
         return None
+    if enclosed(text) or text.startswith("\\{"):
+        return None
     plus = pattern.sub(lambda m: "+" if m[1] == "pm" else "-", text)
     minus = pattern.sub(lambda m: "-" if m[1] == "pm" else "+", text)
     both = [re.sub(r"^\+|(?<=\{)\+", "", sign) for sign in (plus, minus)]
-    if enclosed(text) or text.startswith("\\{"):
-        inner = text[1:-1] if enclosed(text) else text[2:-2]
-        if enclosed(text) or "," not in inner:
-            return None
-        return None
     return Sequence("list", tuple(_read(sign, depth + 1) for sign in both))
 
 
@@ -222,15 +235,18 @@ def _membership(text: str, depth: int) -> Value | None:
 
 
 def _relation(text: str, depth: int) -> Value | None:
-    if not any(sign in text for sign in ("=", "<", ">", "\\le", "\\ge", "\\ne", "\\approx", "\\equiv")):
+    if not any(
+        sign in text for sign in ("=", "<", ">", "\\le", "\\ge", "\\ne", "\\approx", "\\equiv")
+    ):
         return None
     places = set(top_level(text))
     if any(m.start() in places for m in _RELATIONS.finditer(text)):
-        return _interval_of(text, depth) or Relation(text)
+        interval = _interval_of(text, depth)
+        return replace(interval, relation=text) if interval else Relation(text)
     members = [part.strip() for part in split_top(text, _LAST_EQUALS)]
     if len(members) < 2:
         return None
-    if not is_name(members[0]) and not (len(members) > 2 and _constant(members)):
+    if not is_name(members[0]) and not _has_constant(members):
         return Relation(text)
     return Named(_name(members[0]), _read(members[-1], depth + 1))
 
@@ -244,9 +260,10 @@ def is_name(text: str) -> bool:
     return bool(text) and not re.search(r"\\(?:sin|cos|tan|log|ln|sqrt|int|sum|cdot|times)", text)
 
 
-def _constant(members: list[str]) -> bool:
-    """Whether a chain such as ``1 = x = 0`` has a name among its members."""
-    return any(is_name(member) for member in members[1:-1])
+def _has_constant(members: list[str]) -> bool:
+    """Whether a chain of equal signs counts by its last member: ``1 = x = 0``, ``3 + 4 = 7``."""
+    letters = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]")
+    return any(map(is_name, members[1:-1])) or not any(map(letters.search, members))
 
 
 def _name(text: str) -> str:
@@ -254,7 +271,7 @@ def _name(text: str) -> str:
     return re.sub(r"\s+", "", text.replace("\\text", "").replace("{", "").replace("}", ""))
 
 
-def _interval_of(text: str, depth: int) -> Value | None:
+def _interval_of(text: str, depth: int) -> Interval | None:
     """``a < x \\le b`` and ``x > a`` as intervals of one named value."""
     signs = [m[0] for m in _ORDER.finditer(text)]
     parts = [part.strip() for part in split_top(text, _ORDER)]
@@ -267,7 +284,7 @@ def _interval_of(text: str, depth: int) -> Value | None:
     if not signs or not all(sign in up for sign in signs):
         return None
     if len(parts) == 3:
-        if not is_name(parts[1]) or is_name(parts[0]) and is_name(parts[2]) and depth > 9:
+        if not is_name(parts[1]):
             return None
         return _between(parts[0], parts[2], up[signs[0]], up[signs[1]], depth)
     if is_name(parts[0]) and not is_name(parts[1]):
@@ -319,9 +336,9 @@ def _items(text: str, depth: int) -> tuple[Value, ...]:
 
 
 def _ratio(text: str, depth: int) -> Value | None:
-    if ":" not in text or _CLOCK.fullmatch(text):
+    if ":" not in text:
         return None
     parts = split_top(text, _COLON)
     if len(parts) < 2 or not all(part.strip() for part in parts):
         return None
-    return Ratio(tuple(_read(part, depth + 1) for part in parts))
+    return Ratio(tuple(_read(part, depth + 1) for part in parts), bool(_CLOCK.fullmatch(text)))

@@ -53,7 +53,7 @@ class RLConfig(BaseModel):
     prompts: int = Field(default=8, ge=1)
     rollouts: int = Field(default=8, ge=1)
     mode: str = "parallel"
-    temperature: Literal[1.0] = 1.0
+    temperature: float = Field(default=1.0, ge=1, le=1)
     limits: Limits = Field(default_factory=Limits)
     advantage: Mode = "mean"
     dynamic: DynamicSampling | None = None

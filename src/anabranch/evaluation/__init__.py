@@ -1,0 +1,1 @@
+"""Evaluation: suites, runs, measures, reports."""
