@@ -129,6 +129,34 @@ def atomic_writer(path: Path | str) -> Iterator[IO[str]]:
         raise
 
 
+def cut_torn_tail(path: Path | str) -> int:
+    """Cut off a last line that was not written whole, as a killed writer leaves it.
+
+    Damage anywhere else is not touched: reading it raises.
+
+    Returns:
+        how many bytes were cut off; 0 where the file is missing.
+    """
+    path = Path(path)
+    if not path.exists():
+        return 0
+    with path.open("rb+") as handle:
+        size = handle.seek(0, os.SEEK_END)
+        kept = size
+        block = 1 << 16
+        while kept:
+            start = max(0, kept - block)
+            handle.seek(start)
+            at = handle.read(kept - start).rfind(b"\n")
+            if at >= 0:
+                kept = start + at + 1
+                break
+            kept = start
+        if kept < size:
+            handle.truncate(kept)
+        return size - kept
+
+
 def lone_surrogates(text: str) -> int:
     """How many code units of a string have no UTF-8 form."""
     return sum("\ud800" <= char <= "\udfff" for char in text)

@@ -14,6 +14,7 @@ import typer
 from anabranch import __version__
 from anabranch.cli import (
     convert,
+    decode,
     demo,
     doctor,
     engine,
@@ -55,6 +56,7 @@ def _root(
 
 app.command("demo")(demo.demo)
 app.command("solve")(solve.solve)
+app.command("decode")(decode.decode)
 app.command("inspect")(inspect.inspect)
 app.command("convert")(convert.convert)
 app.command("serve")(serve.serve)
