@@ -22,6 +22,7 @@ from anabranch.cli import (
     grade,
     inspect,
     lab,
+    plan,
     serve,
     solve,
     train,
@@ -59,6 +60,7 @@ app.command("solve")(solve.solve)
 app.command("decode")(decode.decode)
 app.command("inspect")(inspect.inspect)
 app.command("convert")(convert.convert)
+app.command("plan")(plan.plan)
 app.command("serve")(serve.serve)
 app.command("view")(view.view)
 app.command("grade")(grade.grade)

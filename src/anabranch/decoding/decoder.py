@@ -17,6 +17,7 @@ from anabranch.decoding.events import Answer, Cancel, Event, Output, Start, Wake
 from anabranch.decoding.machine import Machine
 from anabranch.decoding.setup import Setup
 from anabranch.decoding.tools_machine import ToolsMachine
+from anabranch.decoding.width import LoadGate
 from anabranch.engines.base import Chunk, Engine
 from anabranch.engines.chat import ChatEngine
 from anabranch.errors import EngineError, UsageError
@@ -30,8 +31,15 @@ Source = Callable[[Start], AsyncGenerator[Chunk, None]]
 class _Driver:
     """One machine and its source of output. Tasks feed the machine: all is one thread's work."""
 
-    def __init__(self, machine: Machine, source: Source, listener: Listener | None) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        source: Source,
+        listener: Listener | None,
+        gate: LoadGate | None = None,
+    ) -> None:
         self.machine = machine
+        self.gate = gate
         self.source = source
         self.listener = listener
         self.tasks: dict[int, asyncio.Task[None]] = {}
@@ -94,6 +102,17 @@ class _Driver:
         self.tasks.pop(request, None)
 
     async def _call(self, start: Start) -> None:
+        if self.gate is None or start.kind != "branch":
+            await self._output(start)
+            return
+        if await self.gate.enter():
+            self.machine.note("held_back", f"branch {start.branch} waited: the engine had no room")
+        try:
+            await self._output(start)
+        finally:
+            self.gate.leave()
+
+    async def _output(self, start: Start) -> None:
         machine, request = self.machine, start.request
         try:
             async with aclosing(self.source(start)) as chunks:
@@ -114,13 +133,20 @@ class _Driver:
                 self.done.set_exception(error)
 
 
-async def run(setup: Setup, engine: Engine, listener: Listener | None = None) -> Trajectory:
+async def run(
+    setup: Setup,
+    engine: Engine,
+    listener: Listener | None = None,
+    *,
+    gate: LoadGate | None = None,
+) -> Trajectory:
     """Decode one trajectory.
 
     Args:
         setup: the prompt and everything that decides the decoding.
         engine: where tokens come from.
         listener: called with every event, in order, from the event loop.
+        gate: holds branches back while the engine has no room; None: they start at once.
 
     Returns:
         the finished record; engine failures are in its ``outcome`` and ``findings``.
@@ -129,7 +155,12 @@ async def run(setup: Setup, engine: Engine, listener: Listener | None = None) ->
         UsageError: the mode needs a grammar and the engine takes none.
     """
     machine, source = await _prepare(setup, engine)
-    return await _Driver(machine, source, listener).run()
+    return await _Driver(machine, source, listener, gate).run()
+
+
+async def drive(setup: Setup, source: Source, *, gate: LoadGate | None = None) -> Trajectory:
+    """:func:`run` with output from anywhere: simulations, records."""
+    return await _Driver(Machine(setup), source, None, gate).run()
 
 
 async def _prepare(setup: Setup, engine: Engine) -> tuple[Machine, Source]:
