@@ -89,6 +89,17 @@ def reply(request: Any) -> str:
         return "12"
 
 
+@pytest.fixture(scope="session")
+def listen() -> Any:
+    """:func:`listening`, for test files."""
+    return listening
+
+
+@pytest.fixture(scope="session")
+def watcher_class() -> type[Watcher]:
+    return Watcher
+
+
 @pytest.fixture(scope="module")
 def make_gateway() -> Iterator[Callable[..., Running]]:
     """Starts gateways: ``make(defaults=…, script=…, **of the service)``."""

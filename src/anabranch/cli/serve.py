@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from anabranch.errors import UsageError
 from anabranch.records import Limits
 
 if TYPE_CHECKING:
-    from anabranch.gateway import Ledger
+    from anabranch.gateway import Ledger, Service
 
 
 @takes_engine
@@ -64,6 +65,10 @@ def serve(
     contents: Annotated[
         str, typer.Option(help="What the audit keeps of texts: metadata (nothing) or full.")
     ] = "metadata",
+    drain_seconds: Annotated[
+        float,
+        typer.Option(min=0, help="After SIGTERM: seconds in which /ready says so, before closing."),
+    ] = 0,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Private key (PEM).")] = None,
 ) -> None:
@@ -93,6 +98,7 @@ def serve(
         max_requests=max_requests,
         max_body=max_body,
         tls=(tls_cert, tls_key),
+        drain_seconds=drain_seconds,
         store=store,
         books={
             "need_key": need_key,
@@ -125,6 +131,7 @@ class _Plan:
     max_requests: int
     max_body: int
     tls: tuple[Path | None, Path | None]
+    drain_seconds: float
     store: str | None
     books: dict[str, Any]
 
@@ -152,7 +159,7 @@ async def _serve(options: EngineOptions, plan: _Plan) -> None:
             ssl_keyfile=plan.tls[1],
             timeout_keep_alive=75,
         )
-        server = _announced()(config, f"{shown}, {defaults.mode}")
+        server = _server()(config, f"{shown}, {defaults.mode}", service, plan.drain_seconds)
         await server.serve()
 
 
@@ -176,21 +183,36 @@ def _ledger(plan: _Plan) -> Ledger:
     )
 
 
-def _announced() -> Any:
+def _server() -> Any:
     import uvicorn
 
-    class Announced(uvicorn.Server):
-        """Says where it listens once it does."""
+    class Server(uvicorn.Server):
+        """Says where it listens once it does; on SIGTERM it drains before it ends."""
 
-        def __init__(self, config: Any, what: str) -> None:
+        def __init__(self, config: Any, what: str, service: Service, grace: float) -> None:
             super().__init__(config)
-            self.what = what
+            self.what, self.service, self.grace = what, service, grace
+            self.loop: asyncio.AbstractEventLoop | None = None
 
         async def startup(self, sockets: Any = None) -> None:
+            self.loop = asyncio.get_running_loop()
             await super().startup(sockets)
             for listening in self.servers:
                 address, port = listening.sockets[0].getsockname()[:2]
                 scheme = "https" if isinstance(self.config.ssl, ssl.SSLContext) else "http"
                 console.print(f"{self.what}: {scheme}://{address}:{port}/v1")
 
-    return Announced
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            """The first signal drains, the second one ends at once."""
+            if self.service.draining or self.loop is None:
+                self.force_exit = self.should_exit = True
+                return
+            # New requests are refused from here on; those that run are waited for.
+            self.service.draining = True
+            wait = self.grace if sig == signal.SIGTERM else 0.0
+            self.loop.call_soon_threadsafe(self.loop.call_later, wait, self._close)
+
+        def _close(self) -> None:
+            self.should_exit = True
+
+    return Server

@@ -54,7 +54,7 @@ async def pass_through(
         body["stream_options"] = {"include_usage": True}
     ticket.model, ticket.mode, ticket.stream = model.name, "passed", stream
     cap = data.get("max_completion_tokens") or data.get("max_tokens")
-    ticket.cap = cap * (data.get("n") or 1) if isinstance(cap, int) and cap > 0 else None
+    ticket.cap = _most(cap, data.get("n") or 1)
     await service.ledger.admit(ticket, credential(request))
     service.observers.began(ticket)
     passage = _Passage(service, ticket, hide_usage=stream and not asked)
@@ -73,6 +73,14 @@ async def pass_through(
     finally:
         await asyncio.shield(passage.close())
     return Response(content, status_code=answer.status, media_type="application/json")
+
+
+def _most(cap: Any, count: Any) -> int | None:
+    """Tokens of all choices together; None where the engine has to say what is wrong."""
+    for value in (cap, count):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            return None
+    return int(cap * count)
 
 
 def upstream_of(engine: Any) -> tuple[str | None, dict[str, str]]:
@@ -111,11 +119,17 @@ class _Passage:
         """Events as they come, the usage taken out where the client did not ask for it."""
         assert self.answer is not None
         reader = SseReader()
-        async for piece in self.answer.content.iter_any():
-            for data in reader.feed(piece):
-                if data != "[DONE]" and not self._keep(data):
-                    continue
-                yield b"data: " + data.encode() + b"\n\n"
+        try:
+            async for piece in self.answer.content.iter_any():
+                for data in reader.feed(piece):
+                    if data != "[DONE]" and not self._keep(data):
+                        continue
+                    yield b"data: " + data.encode() + b"\n\n"
+        except aiohttp.ClientError as error:
+            # The status is long sent: an error event is how such a stream tells of a failure.
+            self.ticket.outcome, self.ticket.status = "failed", 502
+            told = upstream_failed(f"the stream broke off: {error}").body()
+            yield b"data: " + json.dumps(told).encode("ascii") + b"\n\n"
 
     def _keep(self, data: str) -> bool:
         try:
