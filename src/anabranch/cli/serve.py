@@ -19,6 +19,8 @@ from anabranch.errors import UsageError
 from anabranch.records import Limits
 
 if TYPE_CHECKING:
+    from starlette.routing import Route
+
     from anabranch.gateway import Ledger, Service
 
 
@@ -150,8 +152,9 @@ async def _serve(options: EngineOptions, plan: _Plan) -> None:
         metrics = Metrics()
         service.observers.add(metrics)
         service.observers.add(LogLines())
+        extra = [*metrics.routes(), *_pages(plan, service)]
         config = uvicorn.Config(
-            create_app(service, metrics.routes()),
+            create_app(service, extra),
             host=plan.host,
             port=plan.port,
             log_level="warning",
@@ -161,6 +164,21 @@ async def _serve(options: EngineOptions, plan: _Plan) -> None:
         )
         server = _server()(config, f"{shown}, {defaults.mode}", service, plan.drain_seconds)
         await server.serve()
+
+
+def _pages(plan: _Plan, service: Service) -> list[Route]:
+    """The pages: with a store behind its admin keys, without one on loopback only."""
+    from anabranch.gateway.ledger import Prices, StoreLedger
+    from anabranch.gateway.live import Live
+    from anabranch.gateway.pages import page_routes
+
+    ledger = service.ledger
+    if plan.store is None and plan.host not in ("127.0.0.1", "::1", "localhost"):
+        return []
+    keep = 200 if plan.store is not None and plan.books["contents"] == "full" else 0
+    live = Live(Prices(*plan.books["prices"]), keep=keep)
+    service.observers.add(live)
+    return page_routes(live, ledger, ledger.budgets if isinstance(ledger, StoreLedger) else None)
 
 
 def _ledger(plan: _Plan) -> Ledger:

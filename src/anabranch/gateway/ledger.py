@@ -16,7 +16,16 @@ from sqlalchemy import Connection
 
 from anabranch.gateway.errors import ApiError
 from anabranch.gateway.store.audit import Content, append, digest, keep
-from anabranch.gateway.store.budgets import LEASE, Over, reclaim, renew, reserve, settle
+from anabranch.gateway.store.budgets import (
+    LEASE,
+    Budget,
+    Budgets,
+    Over,
+    reclaim,
+    renew,
+    reserve,
+    settle,
+)
 from anabranch.gateway.store.database import Database, StoreError
 from anabranch.gateway.store.keys import Key, find
 from anabranch.gateway.tickets import OpenLedger, Ticket
@@ -90,10 +99,7 @@ class StoreLedger:
         try:
             refusal = await self.database.do(work)
         except StoreError:
-            raise ApiError(
-                "the store of keys and budgets is away: try again later",
-                status=503, kind="api_error", code="store_unavailable", retry_after=5,
-            ) from None  # fmt: skip
+            raise _away() from None
         if refusal is not None:
             raise refusal
 
@@ -125,20 +131,28 @@ class StoreLedger:
         return None
 
     def _denied(self, key: Key | None, credential: str | None) -> ApiError | None:
-        if key is None and (self._need_key or credential):
-            what = "is not good" if credential else "is needed: send it as bearer token"
-            return ApiError(
-                f"an API key {what}",
-                status=401,
-                kind="authentication_error",
-                code="invalid_api_key",
-            )
-        if key is not None and "infer" not in key.scopes:
-            return ApiError(
-                "this key may not ask for answers", status=403, kind="permission_error",
-                code="wrong_scope",
-            )  # fmt: skip
-        return None
+        if key is None and not self._need_key and not credential:
+            return None
+        return _lacking(key, credential, "infer", "ask for answers")
+
+    async def require(self, credential: str | None, scope: str) -> None:
+        try:
+            key = await self.database.do(lambda connection: find(connection, credential))
+        except StoreError:
+            raise _away() from None
+        if (lack := _lacking(key, credential, scope, "see this")) is not None:
+            raise lack
+
+    async def budgets(self) -> list[Budget]:
+        """All budgets, and where they stand.
+
+        Raises:
+            ApiError: the store is away.
+        """
+        try:
+            return await asyncio.to_thread(Budgets(self.database).list)
+        except StoreError:
+            raise _away() from None
 
     def _most(self, ticket: Ticket) -> dict[str, float | None]:
         cap = ticket.cap
@@ -199,6 +213,28 @@ class StoreLedger:
             await asyncio.wait(self._unsettled, timeout=10)
             for task in self._unsettled:
                 task.cancel()
+
+
+def _away() -> ApiError:
+    return ApiError(
+        "the store of keys and budgets is away: try again later",
+        status=503, kind="api_error", code="store_unavailable", retry_after=5,
+    )  # fmt: skip
+
+
+def _lacking(key: Key | None, credential: str | None, scope: str, what: str) -> ApiError | None:
+    """What keeps a key from passing; None where it has the scope."""
+    if key is None:
+        problem = "is not good" if credential else "is needed: send it as bearer token"
+        return ApiError(
+            f"an API key {problem}", status=401, kind="authentication_error",
+            code="invalid_api_key",
+        )  # fmt: skip
+    if scope not in key.scopes:
+        return ApiError(
+            f"this key may not {what}", status=403, kind="permission_error", code="wrong_scope"
+        )
+    return None
 
 
 def _facts(ticket: Ticket) -> dict[str, Any]:

@@ -117,6 +117,14 @@ class Ledger(Protocol):
         """Give back what was reserved and not spent. Called exactly once per admitted ticket."""
         ...
 
+    async def require(self, credential: str | None, scope: str) -> None:
+        """Let only keys with this scope pass.
+
+        Raises:
+            ApiError: 401 or 403.
+        """
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -146,6 +154,9 @@ class OpenLedger:
 
     async def settle(self, ticket: Ticket) -> None:
         self._running -= 1
+
+    async def require(self, credential: str | None, scope: str) -> None:
+        """There are no keys here: nothing is asked for."""
 
     async def close(self) -> None:
         pass

@@ -4,7 +4,8 @@ A page is one HTML file with its data, style and script inside; it asks no other
 Serving pages is left to the gateway, choosing files to the command line.
 """
 
-from anabranch.views.page import Page, write_pages
+from anabranch.views.live import live_page
+from anabranch.views.page import Page, pages_text, write_pages
 from anabranch.views.river import Fork, Lane, Piece, river_of_document, river_of_trajectory
 from anabranch.views.tree import tree_page
 
@@ -13,6 +14,8 @@ __all__ = [
     "Lane",
     "Page",
     "Piece",
+    "live_page",
+    "pages_text",
     "river_of_document",
     "river_of_trajectory",
     "tree_page",

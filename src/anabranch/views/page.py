@@ -134,6 +134,14 @@ def write_pages(path: Path, pages: Iterable[Page], title: str) -> int:
     return len(index)
 
 
+def pages_text(pages: Iterable[Page], title: str) -> str:
+    """The same file as text, for few pages."""
+    made = list(pages)
+    data = [element(f"page-{number}", asdict(page)) for number, page in enumerate(made)]
+    data.append(element("index", [_row(page) for page in made]))
+    return "".join("".join(data) if part is None else part for part in _document(title))
+
+
 def _document(title: str) -> Iterator[str | None]:
     """The frame of the file in order; None stands for the data."""
     head, rest = asset("trajectory.html").split("{{style}}")
