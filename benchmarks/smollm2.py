@@ -26,9 +26,9 @@ from anabranch.dialects import get_dialect
 from anabranch.engines.base import Engine
 from anabranch.grading import Grader
 from anabranch.jsonl import atomic_writer, read_records, read_rows, write_records
-from anabranch.lab.intervals import wilson
 from anabranch.lab.page import percent
 from anabranch.metrics import summarise, trajectory_metrics
+from anabranch.metrics.intervals import wilson
 from anabranch.records import Limits, Problem, Trajectory
 from anabranch.training.runs import write_json
 from anabranch.training.self_training_config import Keep

@@ -13,11 +13,11 @@ from anabranch.engines.virtual_time import run_virtual
 from anabranch.lab.data import DIALECT, perfect_reply, reference_trajectory
 from anabranch.lab.evaluate import FIRST_SUCCESS, solve_all
 from anabranch.lab.families import draw_distinct
-from anabranch.lab.intervals import ratio_of_means, wilson
 from anabranch.lab.page import page
 from anabranch.lab.results import measure
 from anabranch.lab.sizes import CHAIN_SIZES, PUZZLE_SIZE, demo_sizes, parse_size
 from anabranch.lab.tokenizer import save_tokenizer
+from anabranch.metrics.intervals import ratio_of_means, wilson
 from anabranch.records import Limits
 
 FORMS = ("sequential", "parallel", "mixed")

@@ -13,9 +13,9 @@ from typing import Any
 from anabranch.engines.base import Engine
 from anabranch.lab.evaluate import FIRST_SUCCESS, Solved, solve_all
 from anabranch.lab.families import LabProblem, draw_distinct
-from anabranch.lab.intervals import ratio_of_means, wilson
 from anabranch.lab.sizes import CHAIN_SIZES, PUZZLE_SIZE
 from anabranch.metrics import trajectory_metrics
+from anabranch.metrics.intervals import ratio_of_means, wilson
 from anabranch.records import Limits
 
 #: Seed of the held-out draws; evaluation problems are never in the training split.

@@ -22,7 +22,6 @@ from anabranch.jsonl import atomic_writer
 from anabranch.lab.data import lab_setup
 from anabranch.lab.evaluate import Solved, judge, with_limits
 from anabranch.lab.families import LabProblem, draw_distinct
-from anabranch.lab.intervals import wilson
 from anabranch.lab.page import percent
 from anabranch.lab.self_training import (
     LIMITS,
@@ -33,6 +32,7 @@ from anabranch.lab.self_training import (
     start_model,
     supervised,
 )
+from anabranch.metrics.intervals import wilson
 from anabranch.records import Sampling
 from anabranch.training.runs import write_json
 from anabranch.training.self_training_keep import REASONS

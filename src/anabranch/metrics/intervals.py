@@ -1,4 +1,4 @@
-"""95 % intervals for the lab's figures: shares by Wilson, ratios of means by bootstrap."""
+"""95 % intervals: shares by Wilson, means and their ratios by bootstrap."""
 
 from __future__ import annotations
 
@@ -36,3 +36,16 @@ def ratio_of_means(
     draws.sort()
     low, high = draws[int(0.025 * samples)], draws[int(0.975 * samples) - 1]
     return fmean(above) / fmean(below), low, high
+
+
+def mean(values: Sequence[float], *, seed: int = 0, samples: int = 1000) -> tuple[float, ...]:
+    """The mean with its bootstrap interval: ``(mean, low, high)``.
+
+    Raises:
+        ValueError: there are no values.
+    """
+    if not values:
+        raise ValueError("at least one value is needed")
+    rng = random.Random(seed)
+    draws = sorted(fmean(rng.choices(values, k=len(values))) for _ in range(samples))
+    return fmean(values), draws[int(0.025 * samples)], draws[int(0.975 * samples) - 1]
