@@ -8,6 +8,7 @@ ANABRANCH_SMOLLM2 names a folder with SmolLM2-135M-Instruct for the tests that r
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -22,6 +23,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from anabranch.engines.tokenizers import HFTokenizer, load_tokenizer
@@ -90,6 +92,14 @@ def python_of(name: str) -> str:
     return python
 
 
+def _let_the_server_go_first(process: subprocess.Popen[bytes]) -> None:
+    """vLLM's engine processes spin while they wait; on two cores they starve its own API server."""
+    for child in psutil.Process(process.pid).children(recursive=True):
+        for thread in child.threads():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.setpriority(os.PRIO_PROCESS, thread.id, 15)
+
+
 @contextmanager
 def launched(
     command: list[str], settings: dict[str, str], url: str, log: Path
@@ -106,6 +116,7 @@ def launched(
         )
     try:
         _wait_for(url + "/health", process, log)
+        _let_the_server_go_first(process)
         yield process
     finally:
         process.terminate()

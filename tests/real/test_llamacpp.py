@@ -51,7 +51,8 @@ def test_what_it_can_do_is_discovered(llama_server):
     assert found.ids_out and found.logprobs and not found.include_stop and found.window == 1024
     assert "token ids come only with log-probs" in found.notes[0]
     assert tried["stop ids"].seen is False
-    assert tried["siblings share a prefix"].seen is False
+    # Whether siblings find their prefix depends on what its slots hold by chance.
+    assert "tokens" in tried["siblings share a prefix"].detail
     assert tried["grammar"].detail == "gbnf"
     assert "with content" in tried["tokenise endpoint"].detail
     for name in ("seeds honoured", "aborts honoured", "load metrics", "tokenise endpoint"):
