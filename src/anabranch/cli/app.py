@@ -18,6 +18,7 @@ from anabranch.cli import (
     demo,
     doctor,
     engine,
+    experiment,
     gateway_admin,
     grade,
     inspect,
@@ -69,6 +70,7 @@ app.add_typer(train.app, name="train")
 app.add_typer(lab.app, name="lab")
 app.add_typer(engine.app, name="engine")
 app.add_typer(gateway_admin.app, name="gateway")
+app.add_typer(experiment.app, name="experiment")
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from anabranch.cli.common import console
 from anabranch.errors import AnabranchError, UsageError
+from anabranch.gateway.failures import failures
 from anabranch.gateway.store import AuditTrail, Budgets, Database, Keys
 from anabranch.jsonl import write_records
 
@@ -122,6 +123,20 @@ def list_budgets(store: Store) -> None:
             numbers = (f"{n:g}" for n in (one.cap, one.spent, one.reserved))
             table.add_row(one.key or "all", one.kind, per, *numbers)
     console.print(table)
+
+
+@app.command("failures")
+def write_failures(
+    output: Annotated[Path, typer.Argument(help="The JSON Lines file to write.")],
+    store: Store,
+    confidence: Annotated[
+        float | None, typer.Option(help="Mean log-prob below which an answer counts.")
+    ] = None,
+) -> None:
+    """Write answers that went wrong as rows for curation; texts are needed (--contents full)."""
+    with opened(store) as database:
+        count = write_records(output, failures(AuditTrail(database), confidence))
+    typer.echo(f"{count} answers in {output}")
 
 
 @audit.command("verify")

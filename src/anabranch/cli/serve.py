@@ -71,6 +71,9 @@ def serve(
         float,
         typer.Option(min=0, help="After SIGTERM: seconds in which /ready says so, before closing."),
     ] = 0,
+    experiment: Annotated[
+        Path | None, typer.Option(help="Arms to give requests to: a TOML file.")
+    ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Private key (PEM).")] = None,
 ) -> None:
@@ -101,6 +104,7 @@ def serve(
         max_body=max_body,
         tls=(tls_cert, tls_key),
         drain_seconds=drain_seconds,
+        experiment=experiment,
         store=store,
         books={
             "need_key": need_key,
@@ -134,6 +138,7 @@ class _Plan:
     max_body: int
     tls: tuple[Path | None, Path | None]
     drain_seconds: float
+    experiment: Path | None
     store: str | None
     books: dict[str, Any]
 
@@ -142,6 +147,8 @@ async def _serve(options: EngineOptions, plan: _Plan) -> None:
     import uvicorn
 
     from anabranch.gateway import Defaults, Model, Service, create_app
+    from anabranch.gateway.experiments import Assignment, load_experiment
+    from anabranch.gateway.ledger import Prices
     from anabranch.gateway.telemetry import LogLines, Metrics
 
     async with open_engine(options) as opened:
@@ -149,6 +156,10 @@ async def _serve(options: EngineOptions, plan: _Plan) -> None:
         model = Model(shown, opened.engine, opened.info, opened.folder)
         defaults = Defaults(**plan.defaults)
         service = Service({shown: model}, defaults, ledger=_ledger(plan), max_body=plan.max_body)
+        if plan.experiment is not None:
+            arms = load_experiment(plan.experiment, service.models)
+            service.experiment = Assignment(arms, Prices(*plan.books["prices"]))
+            service.observers.add(service.experiment)
         metrics = Metrics()
         service.observers.add(metrics)
         service.observers.add(LogLines())

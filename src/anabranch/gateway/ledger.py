@@ -15,7 +15,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection
 
 from anabranch.gateway.errors import ApiError
-from anabranch.gateway.store.audit import Content, append, digest, keep
+from anabranch.gateway.store.audit import Content, append, digest, holder, keep
 from anabranch.gateway.store.budgets import (
     LEASE,
     Budget,
@@ -143,6 +143,25 @@ class StoreLedger:
         if (lack := _lacking(key, credential, scope, "see this")) is not None:
             raise lack
 
+    async def feedback(self, credential: str | None, ticket: str, rating: str) -> None:
+        def work(connection: Connection) -> ApiError | None:
+            key = find(connection, credential)
+            if (denied := self._denied(key, credential)) is not None:
+                return denied
+            mine = key.id if key else ""
+            if holder(connection, ticket) != mine:
+                # The same answer whether it is another's or nobody's: ids tell nothing.
+                return ApiError("no such answer went to this key", status=404, param="id")
+            append(connection, [(ticket, "feedback", {"key": mine, "rating": rating})])
+            return None
+
+        try:
+            problem = await self.database.do(work)
+        except StoreError:
+            raise _away() from None
+        if problem is not None:
+            raise problem
+
     async def budgets(self) -> list[Budget]:
         """All budgets, and where they stand.
 
@@ -268,10 +287,24 @@ def _outcome(ticket: Ticket) -> dict[str, Any]:
         "prefill": spent.prefill,
         "calls": spent.calls,
         "estimated": spent.estimated,
+        "findings": sorted({f.code for t in ticket.answers for f in t.findings}),
+        "logprob": _mean_logprob(ticket),
         "trajectories": [digest(t.to_json()) for t in ticket.answers],
     }
 
 
+def _mean_logprob(ticket: Ticket) -> float | None:
+    """Of all sampled tokens; None where log-probs were not asked of the engine."""
+    segments = [s for t in ticket.answers for s in t.segments if s.origin == "sampled"]
+    known = [one for s in segments for one in s.logprobs or ()]
+    return sum(known) / len(known) if known else None
+
+
 def _content(ticket: Ticket) -> Content:
-    data = {"prompt": ticket.prompt_text, "answers": [t.text for t in ticket.answers]}
+    problem = next((t.problem.problem for t in ticket.answers if t.problem), "")
+    data = {
+        "prompt": ticket.prompt_text,
+        "problem": problem,
+        "answers": [t.text for t in ticket.answers],
+    }
     return Content(ticket.id, ticket.subject, data)

@@ -33,6 +33,7 @@ def routes() -> list[Route]:
     return [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/feedback", feedback, methods=["POST"]),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{name:path}", one_model, methods=["GET"]),
         Route("/health", health, methods=["GET"]),
@@ -70,6 +71,9 @@ async def _answer(
         if isinstance(data, dict) and passes(data):
             return await pass_through(request, service, ticket, data)
         body = read_body(kind, data)
+        if service.experiment is not None:
+            arm = service.experiment.arm(_who(body, request, ticket))
+            ticket.arm, body = arm.name, arm.apply(body)
         model = service.model(body.model)
         setups = make(body, model, service.defaults, ticket.id)
         _fill(ticket, body, model, setups)
@@ -88,6 +92,14 @@ async def _answer(
         return failure(error)
 
 
+def _who(body: Common, request: Request, ticket: Ticket) -> str:
+    """Whom an arm is given to: the subject, else the key (whatever its secret is now)."""
+    if subject := (body.model_extra or {}).get("user"):
+        return str(subject)
+    key = credential(request)
+    return key.rpartition("-")[0] or key if key else ticket.id
+
+
 def _fill(ticket: Ticket, body: Common, model: Model, setups: Sequence[Setup]) -> None:
     """What admission and observers want to know, before anything is spent."""
     first = setups[0]
@@ -98,6 +110,24 @@ def _fill(ticket: Ticket, body: Common, model: Model, setups: Sequence[Setup]) -
     ticket.prompt_tokens = sum(len(setup.prompt_ids) for setup in setups)
     caps = [setup.limits.max_total_tokens for setup in setups]
     ticket.cap = None if None in caps else sum(cap for cap in caps if cap)
+
+
+async def feedback(request: Request) -> Response:
+    """A client's word on an answer that it got."""
+    service = service_of(request)
+    try:
+        data = await read_json(request, service)
+        id, rating = (
+            (data.get("id"), data.get("rating")) if isinstance(data, dict) else (None, None)
+        )
+        if not isinstance(id, str) or rating not in ("like", "dislike"):
+            raise ApiError(
+                "send the id of an answer, and rating: like or dislike", code="invalid_value"
+            )
+        await service.ledger.feedback(credential(request), id.rpartition("-")[2], rating)
+    except AnabranchError as error:
+        return failure(error)
+    return Response(status_code=204)
 
 
 async def models(request: Request) -> Response:

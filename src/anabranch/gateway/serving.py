@@ -21,6 +21,7 @@ from anabranch.gateway.answers import Choice, answer_all, choices_of
 from anabranch.gateway.asking import Defaults, Model
 from anabranch.gateway.bodies import Common
 from anabranch.gateway.errors import ApiError, upstream_failed
+from anabranch.gateway.experiments import Assignment
 from anabranch.gateway.shapes import Shape
 from anabranch.gateway.tickets import Ledger, Observers, OpenLedger, Ticket
 
@@ -39,6 +40,7 @@ class Service:
         observers: told of every request.
         max_body: bytes of a request's body.
         body_seconds: until a body has to be in.
+        experiment: gives requests their arm.
         keep_alive: seconds of silence after which a stream sends a comment.
     """
 
@@ -50,6 +52,7 @@ class Service:
     body_seconds: float = 30.0
     keep_alive: float = 15.0
     draining: bool = False
+    experiment: Assignment | None = None
 
     def model(self, name: str | None) -> Model:
         """The model that a request names.

@@ -38,6 +38,9 @@ class Metrics:
             "requests", "Requests by how they ended.", (*by, "route", "outcome"), **told
         )
         self.refusals = Counter("refusals", "Requests not admitted.", ("status", "code"), **told)
+        self.arms = Counter(
+            "arm_requests", "Requests of an experiment.", ("arm", "outcome"), **told
+        )
         self.tokens = Counter(
             "tokens", "Tokens: prompt, sampled, forced, prefill, cached.", (*by, "kind"), **told
         )
@@ -69,6 +72,8 @@ class Metrics:
         by = (ticket.model, ticket.mode)
         self.running.labels(ticket.model).dec()
         self.requests.labels(*by, ticket.route, ticket.outcome).inc()
+        if ticket.arm:
+            self.arms.labels(ticket.arm, ticket.outcome).inc()
         spent = ticket.spent
         for kind in ("prompt", "sampled", "forced", "prefill", "cached"):
             self.tokens.labels(*by, kind).inc(getattr(spent, kind))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from anabranch.gateway.errors import overloaded
+from anabranch.gateway.errors import ApiError, overloaded
 from anabranch.metrics import trajectory_metrics
 from anabranch.records import Trajectory
 
@@ -125,6 +125,14 @@ class Ledger(Protocol):
         """
         ...
 
+    async def feedback(self, credential: str | None, ticket: str, rating: str) -> None:
+        """Write down what a client says of an answer.
+
+        Raises:
+            ApiError: 401, or 404 where no such answer went to this key.
+        """
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -157,6 +165,9 @@ class OpenLedger:
 
     async def require(self, credential: str | None, scope: str) -> None:
         """There are no keys here: nothing is asked for."""
+
+    async def feedback(self, credential: str | None, ticket: str, rating: str) -> None:
+        raise ApiError("feedback needs a store, which this gateway has not", status=404)
 
     async def close(self) -> None:
         pass

@@ -122,6 +122,13 @@ def append(connection: Connection, events: Sequence[tuple[str, str, dict[str, An
     connection.execute(update(chain).values(number=number, hash=before))
 
 
+def holder(connection: Connection, ticket: str) -> str | None:
+    """The key that a request was admitted with; None where none was of that name."""
+    query = select(audit.c.data).where(audit.c.ticket == ticket, audit.c.event == "admitted")
+    row = connection.execute(query).first()
+    return None if row is None else str(json.loads(row.data)["key"])
+
+
 def keep(connection: Connection, content: Content) -> str:
     """Keep the texts of a request inside a transaction; returns their hash, for the record."""
     text = _canonical(content.data)

@@ -72,6 +72,7 @@ audit = Table(
     Column("data", Text, nullable=False),
     Column("hash", String(64), nullable=False),
     Index("audit_time", "time"),
+    Index("audit_ticket", "ticket"),
 )
 
 #: One row: the last number and hash of the chain, locked by whoever appends.
