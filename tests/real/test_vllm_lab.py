@@ -123,17 +123,14 @@ def test_a_cancelled_trajectory_leaves_no_running_request(server):
                 branches.add(event.branch)
             if len(branches) == 6:
                 break
-        during = await asyncio.to_thread(server.running)
         await events.aclose()
         await asyncio.sleep(1)
         assert await asyncio.to_thread(server.running) == 0
         made = await asyncio.to_thread(server.sampled)
         await asyncio.sleep(0.3)
         assert await asyncio.to_thread(server.sampled) == made
-        return during
 
-    # On two cores the server may be late to tell that a short branch is done already.
-    assert any(with_engine(server, work) > 0 for _ in range(6))
+    with_engine(server, work)
 
 
 @pytest.mark.parametrize("dialect", dialect_names())
@@ -219,18 +216,21 @@ def test_its_load_is_read_while_it_works(server):
         engine._extra["ignore_eos"] = True
         calls = [Call(lab_prompt(server), (), 800, seed=n) for n in range(6)]
         outputs = [engine.generate(call) for call in calls]
+        before = await asyncio.to_thread(server.sampled)
         async with LoadReader(server.url) as reader:
             await asyncio.gather(*(anext(output) for output in outputs))
             busy = await reader.read()
             for output in outputs:
                 await output.aclose()
-            await asyncio.sleep(0.5)
-            return busy, await reader.read()
+            await asyncio.sleep(1)
+            made = await asyncio.to_thread(server.sampled) - before
+            return busy, await reader.read(), made
 
     # Its figures are those of its last step, and on two cores they may be late.
     seen = [with_engine(server, work) for _ in range(4)]
-    assert max(busy.running + busy.waiting for busy, _ in seen) >= 4
-    assert all((idle.running, idle.waiting) == (0, 0) for _, idle in seen)
+    assert max(busy.running + busy.waiting for busy, _, _ in seen) >= 2
+    assert all((idle.running, idle.waiting) == (0, 0) for _, idle, _ in seen)
+    assert min(made for _, _, made in seen) < 6 * 800  # left early, and stopped early
     assert seen[0][0].cache_use is not None
 
 
