@@ -57,7 +57,8 @@ def test_everybody_has_an_arm_of_some_weight(who: str, weights: list[float]) -> 
 
 def test_what_a_client_asks_for_stays() -> None:
     arm = Arm.model_validate({"name": "a", "mode": "sequential", "join": "quorum:2", "width": 2,
-                              "limits": {"max_blocks": 1, "max_depth": 1}, "prompt": "Brief."})  # fmt: skip
+                              "limits": {"max_blocks": 1, "max_depth": 1},
+                              "prompt": "Be brief."})  # fmt: skip
     asked = {"mode": "parallel", "limits": {"max_blocks": 3}}
     body = ChatBody.model_validate(
         {"messages": [{"role": "user", "content": "x"}], "anabranch": asked}
