@@ -68,11 +68,23 @@ async def pass_through(
     try:
         content = await answer.read()
         passage.read_usage(content)
+        if answer.status >= 400 and not _is_json(content):
+            # A page of a proxy, or of a server without this endpoint: clients expect JSON.
+            passage.ticket.outcome, passage.ticket.status = "failed", 502
+            raise upstream_failed(f"{url} answers {answer.status} to a request with tools")
     except aiohttp.ClientError as error:
         raise upstream_failed(f"{url}: {error}") from None
     finally:
         await asyncio.shield(passage.close())
     return Response(content, status_code=answer.status, media_type="application/json")
+
+
+def _is_json(content: bytes) -> bool:
+    try:
+        json.loads(content)
+    except ValueError:
+        return False
+    return True
 
 
 def _most(cap: Any, count: Any) -> int | None:
