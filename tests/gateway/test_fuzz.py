@@ -86,19 +86,26 @@ def test_bytes(one_gateway: Any, path: str) -> None:
     run()
 
 
-#: Odd orders and texts; fields of a wrong type are the engines' reader's own matter.
+#: Fields in odd orders and of any type.
 CHOICE = st.fixed_dictionaries(
     {},
     optional={
-        "text": st.text(max_size=9),
-        "finish_reason": st.none() | st.sampled_from(["stop", "length", "abort", ""]),
+        "text": st.text(max_size=9) | JSON,
+        "token_ids": st.lists(st.integers(0, 99), max_size=3) | JSON,
+        "logprobs": JSON,
+        "finish_reason": st.none() | st.sampled_from(["stop", "length", "abort", ""]) | JSON,
+        "stop_reason": JSON,
         "index": st.integers(0, 2),
     },
 )
 USAGE = st.dictionaries(
-    st.sampled_from(["prompt_tokens", "completion_tokens"]), st.integers(0, 9), max_size=2
+    st.sampled_from(["prompt_tokens", "completion_tokens", "prompt_tokens_details"]),
+    st.integers(0, 9) | JSON,
+    max_size=2,
 )
-EVENT = st.fixed_dictionaries({}, optional={"choices": st.lists(CHOICE), "usage": USAGE})
+EVENT = st.fixed_dictionaries(
+    {}, optional={"choices": st.lists(CHOICE | JSON) | JSON, "usage": USAGE | JSON}
+)
 EVENTS = st.lists(EVENT | JSON.map(json.dumps) | st.text(max_size=30), max_size=5)
 
 

@@ -24,6 +24,7 @@ from anabranch.cli import (
     inspect,
     lab,
     plan,
+    report,
     serve,
     solve,
     train,
@@ -61,6 +62,8 @@ app.command("solve")(solve.solve)
 app.command("decode")(decode.decode)
 app.command("inspect")(inspect.inspect)
 app.command("convert")(convert.convert)
+app.command("report")(report.report)
+app.command("compare")(report.compare)
 app.command("plan")(plan.plan)
 app.command("serve")(serve.serve)
 app.command("view")(view.view)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 from anabranch.engines.base import Call, Chunk, Tokenizer
@@ -22,6 +23,17 @@ NO_IDS = (
     "{where} returns no token ids: what was sampled can then not be trained on or continued "
     'exactly; use ids="retokenize" to encode its text with the local tokenizer instead'
 )
+
+
+def _usage_in(usage: Any) -> dict[str, Any]:
+    """The counts of an event; raises TypeError where one is no number."""
+    for name in ("prompt_tokens", "completion_tokens"):
+        if type(usage.get(name)) not in (int, NoneType):
+            raise TypeError(name)
+    if not isinstance(usage.get("prompt_tokens_details"), dict | NoneType):
+        raise TypeError("prompt_tokens_details")
+    counts: dict[str, Any] = usage
+    return counts
 
 
 def ids_in_scores(logprobs: dict[str, Any]) -> list[int] | None:
@@ -169,7 +181,11 @@ class CompletionReader:
         except ValueError:
             raise self._broken(f"sent an event that is not JSON: {event[:80]!r}") from None
         for value in values:
-            self._object(value)
+            try:
+                self._object(value)
+            except (TypeError, AttributeError, KeyError, IndexError, ValueError):
+                # Fields are not checked one by one on the hot path; a wrong type shows here.
+                raise self._broken(f"sent an event of another shape: {event[:80]!r}") from None
 
     def _object(self, value: Any) -> None:
         if not isinstance(value, dict):
@@ -178,7 +194,7 @@ class CompletionReader:
             raise self._reported(value["error"])
         usage = value.get("usage")
         if usage:
-            self._usage = usage
+            self._usage = _usage_in(usage)
         choices = value.get("choices")
         if not choices:
             # The chunk with the counts comes behind the end of the output and is the last.

@@ -42,7 +42,7 @@ def create_app(service: Service, extra: Sequence[BaseRoute] = ()) -> Starlette:
     app = Starlette(
         routes=[*routes(), *extra],
         lifespan=lifespan,
-        exception_handlers={HTTPException: _http_error},
+        exception_handlers={HTTPException: _http_error, Exception: _defect},
     )
     app.state.service = service
     return app
@@ -57,3 +57,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
     response = failure(told)
     response.headers.update(error.headers or {})
     return response
+
+
+async def _defect(request: Request, error: Exception) -> Response:
+    """A defect of ours: the API's shape for the client; the server raises it again, for the log."""
+    told = ApiError("internal error", status=500, kind="api_error", code="internal_error")
+    return failure(told)
