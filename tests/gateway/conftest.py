@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pwd
 import shutil
@@ -199,7 +200,8 @@ def running_postgres(folder: Path) -> Iterator[Postgres]:
     try:
         yield Postgres(f"postgresql://tester@127.0.0.1:{port}/postgres", stop, start)
     finally:
-        stop()
+        with contextlib.suppress(subprocess.CalledProcessError):  # it may be down already
+            stop()
 
 
 @pytest.fixture(scope="session")

@@ -210,8 +210,8 @@ def make_start(name: StartName, folder: Path, *, note: Note = print) -> Path:
     """The checkpoint that a study begins with; made once.
 
     ``both_right``: the bundled model, taught to answer open prompts in either form.
-    ``half_trained``: an early checkpoint of the lab's recipe, taught the same.
-    ``sequential_better``: as the first, with few and damaged parallel samples.
+    ``half_trained``: as the first, with three in ten samples of either form ending wrong.
+    ``sequential_better``: as the first, with a third of the parallel samples ending wrong.
     """
     target = folder / name
     if (target / "config.json").is_file():
@@ -231,15 +231,15 @@ def _both_right(target: Path, folder: Path, note: Note) -> None:
 
 
 def _half_trained(target: Path, folder: Path, note: Note) -> None:
-    from anabranch.lab.rl_starts import half_trained
+    from anabranch.lab.rl_starts import damaged
 
-    _chooser(half_trained(folder, note), target, sizes=((2, 5), (3, 5)), steps=60, rate=3e-4)
+    damaged(target, {"sequential": 0.3, "parallel": 0.3})
 
 
 def _sequential_better(target: Path, folder: Path, note: Note) -> None:
-    from anabranch.lab.rl_starts import damaged_forks
+    from anabranch.lab.rl_starts import damaged
 
-    damaged_forks(target)
+    damaged(target, {"parallel": 0.35})
 
 
 _MAKERS: dict[str, Callable[[Path, Path, Note], None]] = {

@@ -67,15 +67,17 @@ def draw(claim: Claim, results: Sequence[Result], path: Path) -> None:
     figures = ("parallel_ratio", "path", "accuracy")
     figure, axes = pyplot.subplots(1, len(figures), figsize=(12, 3.5))
     names = list(dict.fromkeys(result["arm"] for result in results))
+    colours = matplotlib.colormaps["tab20"]
     for axis, what in zip(axes, figures, strict=True):
         for result in results:
             steps = [row["step"] for row in result["log"]]
-            color = f"C{names.index(result['arm'])}"
+            color = colours(names.index(result["arm"]) % 20)
             label = result["arm"] if result["seed"] == 0 else None
             axis.plot(steps, [row[what] for row in result["log"]], color=color, label=label)
         axis.set_title(what.replace("_", " "))
         axis.set_xlabel("step")
-    axes[0].legend(fontsize=7)
+    if results:
+        axes[0].legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(path)
     pyplot.close(figure)
