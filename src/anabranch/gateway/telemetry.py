@@ -1,6 +1,6 @@
 """Prometheus metrics and structured log lines of every request; no text of anybody in either.
 
-Tracing is in :mod:`anabranch.gateway.tracing`, an extra.
+Spans of requests (OpenTelemetry) are left out.
 """
 
 from __future__ import annotations
