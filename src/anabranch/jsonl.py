@@ -7,6 +7,7 @@ surrogate, and reading gives the same string back. Compression and remote files 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
@@ -127,6 +128,12 @@ def atomic_writer(path: Path | str) -> Iterator[IO[str]]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sha256_of(path: Path | str) -> str:
+    """SHA-256 of a file's content, in hexadecimal."""
+    with Path(path).open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def cut_torn_tail(path: Path | str) -> int:

@@ -22,12 +22,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from anabranch.engines.tokenizers import HFTokenizer, load_tokenizer
 from anabranch.lab.bundled import bundled_model
+from anabranch.lab.tokenizer import save_tokenizer
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "engines")]
@@ -190,3 +192,30 @@ def llama_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     settings = {"OMP_NUM_THREADS": "1"}
     with launched(command, settings, url, folder / "server.log") as process:
         yield Server(url, file, load_tokenizer(bundled_model()), process)
+
+
+@pytest.fixture(scope="session")
+def random_llama() -> Callable[..., None]:
+    """Saves a tiny random Llama with the lab's tokenizer: ``save(folder, **config)``."""
+
+    def save(folder: Path, **settings: Any) -> None:
+        torch = pytest.importorskip("torch")
+        transformers = pytest.importorskip("transformers")
+        save_tokenizer(folder)
+        torch.manual_seed(0)
+        config = transformers.LlamaConfig(
+            vocab_size=len(load_tokenizer(folder)),
+            hidden_size=128,
+            intermediate_size=256,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=1024,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            **settings,
+        )
+        transformers.LlamaForCausalLM(config).save_pretrained(folder)
+
+    return save

@@ -6,18 +6,15 @@ Takes about a minute, most of it the server's start.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from anabranch.engines.base import Call, Chunk
 from anabranch.engines.completions import CompletionsEngine
-from anabranch.engines.tokenizers import load_tokenizer
 from anabranch.errors import ContextWindowError, EngineError
-from anabranch.lab.tokenizer import save_tokenizer
 
 if TYPE_CHECKING:
     from conftest import Serve, Server
@@ -27,32 +24,12 @@ WINDOW = 1024
 pytestmark = pytest.mark.timeout(600)
 
 
-def tiny_model(folder: Path) -> None:
-    """A random Llama whose outputs wander over the whole vocabulary."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    save_tokenizer(folder)
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=len(load_tokenizer(folder)),
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=WINDOW,
-        initializer_range=0.3,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
-
-
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, serve: Serve) -> Iterator[Server]:
+def server(
+    tmp_path_factory: pytest.TempPathFactory, serve: Serve, random_llama: Callable[..., None]
+) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("model")
-    tiny_model(folder)
+    random_llama(folder, initializer_range=0.3)  # outputs wander over the whole vocabulary
     with serve(folder, folder) as running:
         yield running
 

@@ -7,7 +7,7 @@ Takes about a minute, most of it the server's start.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,13 +16,9 @@ from anabranch.decoding import Setup, decode_many, run
 from anabranch.dialects import get_dialect, parse
 from anabranch.engines.base import Call
 from anabranch.engines.completions import CompletionsEngine
-from anabranch.engines.tokenizers import load_tokenizer
-from anabranch.lab.tokenizer import save_tokenizer
 from anabranch.records import Limits, Sampling, Trajectory
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from conftest import Serve, Server
 
 WINDOW = 1024
@@ -40,30 +36,12 @@ LIMITS = Limits(
 pytestmark = pytest.mark.timeout(600)
 
 
-def random_model(folder: Path) -> None:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    save_tokenizer(folder)
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=len(load_tokenizer(folder)),
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=WINDOW,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
-
-
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, serve: Serve) -> Iterator[Server]:
+def server(
+    tmp_path_factory: pytest.TempPathFactory, serve: Serve, random_llama: Callable[..., None]
+) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("random")
-    random_model(folder)
+    random_llama(folder)
     with serve(folder, folder) as running:
         yield running
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -129,6 +130,16 @@ def takes_engine(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in shown}
     return run
+
+
+def needs_training() -> None:
+    """Refuse a command that trains where the extra is not installed.
+
+    Raises:
+        UsageError: saying how to install it.
+    """
+    if find_spec("accelerate") is None or find_spec("torch") is None:
+        raise UsageError("training needs torch and accelerate: pip install 'anabranch[train]'")
 
 
 @dataclass(frozen=True)

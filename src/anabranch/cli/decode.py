@@ -20,10 +20,10 @@ from anabranch.cli.common import (
     takes_engine,
 )
 from anabranch.decoding import make_policy, make_setup
-from anabranch.decoding.batch import Tally, decode_file, fingerprint
+from anabranch.decoding.batch import Tally, decode_file
 from anabranch.decoding.setup import Setup
 from anabranch.errors import AnabranchError, UsageError
-from anabranch.jsonl import read_records
+from anabranch.jsonl import read_records, sha256_of
 from anabranch.records import Limits, Problem, Sampling, Trajectory
 
 
@@ -114,7 +114,7 @@ async def _decode(
                 concurrency=concurrency,
                 config={
                     **{k: _plain(v) for k, v in settings.items()},
-                    "problems": fingerprint(problems),
+                    "problems": sha256_of(problems),
                     "model": opened.engine.model,
                 },
                 force=force,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from anabranch.cli.common import console
-from anabranch.errors import UsageError
+from anabranch.cli.common import console, needs_training
 
 
 def self_training(
@@ -20,8 +18,7 @@ def self_training(
     seeds: Annotated[int, typer.Option(min=1, help="How many arms.")] = 3,
 ) -> None:
     """Few supervised rows, then rounds of self-training; goes on where it was stopped."""
-    if find_spec("torch") is None or find_spec("accelerate") is None:
-        raise UsageError("training needs torch and accelerate: pip install 'anabranch[train]'")
+    needs_training()
     from anabranch.lab.self_training_results import experiment, table, write_into
 
     def note(text: str) -> None:

@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from anabranch.checkpoint import require_checkpoint
-from anabranch.cli.common import console
+from anabranch.cli.common import console, needs_training
 from anabranch.cli.traces import choose_dialect
 from anabranch.cli.train_data import (
     as_trained,
@@ -26,7 +25,6 @@ from anabranch.cli.train_data import (
 from anabranch.cli.train_rl import rl
 from anabranch.cli.train_self import self_training
 from anabranch.engines.tokenizers import load_tokenizer
-from anabranch.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="Train models to fork and join.")
 app.command("rl")(rl)
@@ -95,8 +93,7 @@ def sft(
     force: Annotated[bool, typer.Option(help="Resume with other settings.")] = False,
 ) -> None:
     """Supervised training on trees; stopped runs resume exactly."""
-    if find_spec("accelerate") is None or find_spec("torch") is None:
-        raise UsageError("training needs torch and accelerate: pip install 'anabranch[train]'")
+    needs_training()
     from anabranch.training import ranks
     from anabranch.training.baselines import attention_of, objective_file
     from anabranch.training.config import SFTConfig, load_config

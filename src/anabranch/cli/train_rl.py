@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ import typer
 from pydantic import BaseModel, ConfigDict
 
 from anabranch.checkpoint import FILE, load_checkpoint_info, require_checkpoint
-from anabranch.cli.common import console
+from anabranch.cli.common import console, needs_training
 from anabranch.decoding import Setup, make_setup
 from anabranch.engines.base import Tokenizer
 from anabranch.engines.tokenizers import load_tokenizer
@@ -53,8 +52,7 @@ def rl(
     force: Annotated[bool, typer.Option(help="Resume with other settings.")] = False,
 ) -> None:
     """Reinforcement learning; stopped runs resume exactly."""
-    if find_spec("accelerate") is None or find_spec("torch") is None:
-        raise UsageError("training needs torch and accelerate: pip install 'anabranch[train]'")
+    needs_training()
     from anabranch.training.config import load_config
     from anabranch.training.rl import Task, train_rl
     from anabranch.training.rl_config import RLConfig

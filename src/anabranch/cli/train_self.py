@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from anabranch.cli.common import console
+from anabranch.cli.common import console, needs_training
 from anabranch.errors import UsageError
 from anabranch.jsonl import read_records
 from anabranch.records import Problem
@@ -31,8 +30,7 @@ def self_training(
     force: Annotated[bool, typer.Option(help="Resume with other settings.")] = False,
 ) -> None:
     """Train a model on its own answers, where they are right and truly parallel."""
-    if find_spec("accelerate") is None or find_spec("torch") is None:
-        raise UsageError("training needs torch and accelerate: pip install 'anabranch[train]'")
+    needs_training()
     from anabranch.training.config import load_config
     from anabranch.training.self_training import self_train
     from anabranch.training.self_training_config import Job

@@ -8,7 +8,6 @@ does not matter in which run or order it was made. Only what is being decoded is
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
@@ -196,9 +195,3 @@ def _check_config(output: Path, config: dict[str, Any], force: bool) -> None:
     with atomic_writer(path) as handle:
         json.dump(plain, handle, indent=1)
         handle.write("\n")
-
-
-def fingerprint(path: Path) -> str:
-    """SHA-256 of a file's content."""
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()

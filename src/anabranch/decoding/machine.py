@@ -275,11 +275,7 @@ class Machine:
         branch: BranchState | None,
         attempt: int,
     ) -> None:
-        room, limit = self.calls.room(line, branch=kind == "branch")
-        if self._expired and not line.answering:
-            room, limit = 0, "deadline"
-        if line.ended_by:
-            room, limit = 0, line.ended_by
+        room, limit = self._room(kind, line)
         if room <= 0:
             forks.no_room(self, kind, line, block, branch, limit)
             return
@@ -287,6 +283,14 @@ class Machine:
         live = Live(kind, line, tuple(line.context), attempt, block, branch, room, limit, soft)
         live.started = self.now
         self.calls.begin(live, hard, phase_grammar(self, kind, line))
+
+    def _room(self, kind: RequestKind, line: Line) -> tuple[int, str]:
+        """Tokens that a call may sample now, and the name of what decides."""
+        if line.ended_by:
+            return 0, line.ended_by
+        if self._expired and not line.answering:
+            return 0, "deadline"
+        return self.calls.room(line, branch=kind == "branch")
 
     def _cut(self, live: Live, limit: str) -> None:
         """End a call from outside, as if its cap had ended it."""

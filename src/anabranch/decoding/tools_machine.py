@@ -101,11 +101,7 @@ class ToolsMachine(Machine):
         attempt: int,
     ) -> None:
         assert isinstance(line, Talk)
-        room, limit = self.calls.room(line, branch=kind == "branch")
-        if self._expired and not line.answering:
-            room, limit = 0, "deadline"
-        if line.ended_by:
-            room, limit = 0, line.ended_by
+        room, limit = self._room(kind, line)
         if room <= 0:
             if branch is not None and block is not None:
                 self._end_branch(block, branch, "truncated")

@@ -224,8 +224,3 @@ class ChatEngine(HttpEngine):
 
 
 _CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
-
-
-def is_chat(engine: object) -> bool:
-    """Whether an engine speaks in conversations."""
-    return isinstance(engine, ChatEngine)

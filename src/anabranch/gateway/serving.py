@@ -252,7 +252,7 @@ async def _stream(exchange: Exchange, usage: bool) -> AsyncGenerator[bytes, None
         return
     await asyncio.shield(exchange.settle())
     if usage:
-        yield _event(shape.last(exchange.choices))
+        yield _event(shape.last())
     yield b"data: [DONE]\n\n"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from anabranch.gateway.answers import Choice, Item
 from anabranch.gateway.bodies import Common
 from anabranch.gateway.tickets import Spent, Ticket
-from anabranch.metrics import trajectory_metrics
+from anabranch.metrics import Metrics
 from anabranch.records import Trajectory
 
 
@@ -28,7 +28,7 @@ class Shape:
             **self._head(self.object),
             "choices": [self._choice(choice) for choice in choices],
             "usage": usage(self.ticket.spent),
-            "anabranch": self._figures(choices),
+            "anabranch": self._figures(),
         }
 
     def first(self, choice: Choice) -> dict[str, Any] | None:
@@ -45,13 +45,13 @@ class Shape:
         entry = {**self._delta(item), "index": choice.index, "finish_reason": finish}
         return {**self._head(self.chunk_object), "choices": [entry]}
 
-    def last(self, choices: Sequence[Choice]) -> dict[str, Any]:
+    def last(self) -> dict[str, Any]:
         """The chunk with the usage; sent where it was asked for, or a record was."""
         return {
             **self._head(self.chunk_object),
             "choices": [],
             "usage": usage(self.ticket.spent),
-            "anabranch": self._figures(choices),
+            "anabranch": self._figures(),
         }
 
     def _head(self, kind: str) -> dict[str, Any]:
@@ -68,9 +68,12 @@ class Shape:
     def _delta(self, item: Item) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _figures(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        known = [c.trajectory for c in choices if c.trajectory is not None]
-        figures: dict[str, Any] = {"choices": [figures_of(trajectory) for trajectory in known]}
+    def _figures(self) -> dict[str, Any]:
+        """Of the answers that were booked: all that have a trajectory, in their order."""
+        known = self.ticket.answers
+        figures: dict[str, Any] = {
+            "choices": [figures_of(*pair) for pair in zip(known, self.ticket.figures, strict=True)]
+        }
         if self.body.anabranch.trajectory:
             figures["trajectories"] = [trajectory.to_json() for trajectory in known]
         return figures
@@ -155,9 +158,8 @@ def usage(spent: Spent) -> dict[str, Any]:
     }
 
 
-def figures_of(trajectory: Trajectory) -> dict[str, Any]:
+def figures_of(trajectory: Trajectory, metrics: Metrics) -> dict[str, Any]:
     """What one answer took, and how it ended."""
-    metrics = trajectory_metrics(trajectory)
     return {
         "outcome": trajectory.outcome,
         "mode": trajectory.mode,

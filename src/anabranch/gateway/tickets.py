@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from anabranch.gateway.errors import ApiError, overloaded
-from anabranch.metrics import trajectory_metrics
+from anabranch.metrics import Metrics, trajectory_metrics
 from anabranch.records import Trajectory
 
 
@@ -37,9 +37,8 @@ class Spent:
     calls: int = 0
     estimated: bool = False
 
-    def add(self, trajectory: Trajectory) -> None:
+    def add(self, trajectory: Trajectory, metrics: Metrics) -> None:
         """Book one finished trajectory."""
-        metrics = trajectory_metrics(trajectory)
         self.prompt += trajectory.prompt_tokens
         self.sampled += metrics.total_tokens
         self.path = max(self.path, metrics.critical_path)
@@ -63,7 +62,7 @@ class Ticket:
         started: monotonic seconds.
         prompt_text, prompt_tokens: what it asks, and the tokens of all its prompts.
         cap: most tokens that it may sample, all answers together; None: no limit is known.
-        answers: finished trajectories.
+        answers, figures: finished trajectories, and the metrics of each.
         first: seconds until the first text was sent.
         outcome: ``answered``, ``truncated``, ``refused``, ``failed`` or ``gone`` (client left).
         status: of the response.
@@ -87,6 +86,7 @@ class Ticket:
     seconds: float | None = None
     spent: Spent = field(default_factory=Spent)
     answers: list[Trajectory] = field(default_factory=list)
+    figures: list[Metrics] = field(default_factory=list)
     outcome: str = "refused"
     status: int = 200
     error: str = ""
@@ -98,8 +98,10 @@ class Ticket:
 
     def book(self, trajectory: Trajectory) -> None:
         """One of its answers is done."""
+        metrics = trajectory_metrics(trajectory)
         self.answers.append(trajectory)
-        self.spent.add(trajectory)
+        self.figures.append(metrics)
+        self.spent.add(trajectory, metrics)
 
 
 class Ledger(Protocol):

@@ -68,17 +68,6 @@ def open_setup(problem: Problem | LabProblem, tokenizer: Tokenizer, engine: Engi
     )
 
 
-def form_setup(problem: Problem, form: Form, tokenizer: Tokenizer, engine: Engine) -> Setup:
-    """How a lab problem is decoded in a form that the prompt asks for."""
-    lab = LabProblem(problem.family or "", problem.text, ())
-    return replace(
-        lab_setup(lab, form, tokenizer),
-        window=engine.capabilities.window,
-        model=engine.model,
-        engine=engine.name,
-    )
-
-
 def grade_lab(problem: Problem, trajectory: Trajectory) -> Verdict:
     """The family's own checker as a grader."""
     answer = extract_answer(trajectory.text)

@@ -6,7 +6,6 @@ sources have a length and are shuffled by :mod:`anabranch.training.batches`; end
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import islice
@@ -16,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from pydantic import ValidationError
 
 from anabranch.errors import RecordError, UsageError
-from anabranch.jsonl import record_error
+from anabranch.jsonl import record_error, sha256_of
 from anabranch.records import Trajectory
 from anabranch.training.layout import TreeLayout, Weight, build_layout
 
@@ -53,11 +52,7 @@ class TrajectoryFile:
 
     def identity(self) -> dict[str, str]:
         """Name and SHA-256 of each file: a resumed run must read the same ones."""
-        found = {}
-        for path in self.paths:
-            with path.open("rb") as handle:
-                found[path.name] = hashlib.file_digest(handle, "sha256").hexdigest()
-        return found
+        return {path.name: sha256_of(path) for path in self.paths}
 
     def __getitem__(self, index: int) -> Trajectory:
         number, line, offset = self._lines[index]

@@ -8,14 +8,12 @@ reward), ``rl_collect`` (rollouts, rewards, advantages), ``rl_learner`` (loss, o
 from __future__ import annotations
 
 import json
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -32,6 +30,7 @@ from anabranch.training.rl_config import RLConfig
 from anabranch.training.rl_learner import Learner, NotFiniteError, UpdateReport
 from anabranch.training.rl_problems import Problems, ProblemSource
 from anabranch.training.rollouts import LockstepSampler, Sampler
+from anabranch.training.signals import stops_on_signal
 
 LOOP = "rl.json"
 Row = dict[str, Any]
@@ -269,24 +268,3 @@ def train_rl(
     if checkpoint is not None:
         trainer.resume(checkpoint)
     return trainer.run()
-
-
-@contextmanager
-def stops_on_signal(stop: threading.Event) -> Iterator[None]:
-    """SIGTERM and Ctrl-C end the run after the step in progress; a second one at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, handle) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sized
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -72,8 +72,3 @@ def difficulty_of(problem: Problem) -> float:
     """The field ``difficulty`` of a problem, from 0 to 1; 0 where there is none."""
     value = (problem.model_extra or {}).get("difficulty", 0.0)
     return float(value) if isinstance(value, int | float) else 0.0
-
-
-def problem_list(problems: Sequence[Problem]) -> ProblemSource:
-    """A list of problems as a pool."""
-    return list(problems)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.errors import ModelError, UsageError
-from anabranch.jsonl import atomic_writer
+from anabranch.jsonl import atomic_writer, sha256_of
 from anabranch.training.batches import Place
 from anabranch.training.config import config_differences
 
@@ -190,9 +190,9 @@ def _usable_checkpoint(output: Path, fallback: bool) -> Path | None:
 def _fingerprint(path: Path) -> str:
     """Size and SHA-256 of a file; of a very large one, of its first and last part."""
     size = path.stat().st_size
+    if size <= WHOLE:
+        return f"{size}:{sha256_of(path)}"
     with path.open("rb") as handle:
-        if size <= WHOLE:
-            return f"{size}:{hashlib.file_digest(handle, 'sha256').hexdigest()}"
         found = hashlib.sha256(handle.read(PART))
         handle.seek(size - PART)
         found.update(handle.read(PART))

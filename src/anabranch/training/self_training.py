@@ -30,7 +30,7 @@ from anabranch.training.self_training_config import SelfTraining
 from anabranch.training.self_training_decode import Grade, decode_shards, missing_shards
 from anabranch.training.self_training_engines import OpenEngine, in_process
 from anabranch.training.self_training_keep import same_text
-from anabranch.training.self_training_select import CARD, DATA, Run, select, sha256_of
+from anabranch.training.self_training_select import CARD, DATA, Run, hash_of, select
 from anabranch.training.trainer import Progress
 
 
@@ -127,7 +127,7 @@ def _identity(run: Run) -> dict[str, Any]:
         **run.config.model_dump(mode="json", exclude={"rounds"}),
         "model": str(run.first),
         "problems": hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest(),
-        "earlier": {path.name: sha256_of(path) for path in run.earlier},
+        "earlier": {path.name: hash_of(path) for path in run.earlier},
     }
 
 

@@ -6,7 +6,6 @@ the files of a round's folder. The card is written last: while it is missing, al
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from anabranch.checkpoint import CheckpointInfo
 from anabranch.decoding.seeds import derive_seed
 from anabranch.dialects import get_dialect
 from anabranch.errors import UsageError
-from anabranch.jsonl import read_records, write_records
+from anabranch.jsonl import read_records, sha256_of, write_records
 from anabranch.records import Problem, Trajectory
 from anabranch.training import runs
 from anabranch.training.cards import DataCard, Part, details, family_counts, origins, save_card
@@ -159,7 +158,7 @@ def _mix(run: Run, number: int, before: Sequence[Path], new: int) -> list[Part]:
                 name=path.name if path in run.earlier else f"{path.parent.name}",
                 rows=sum(origin == path for origin, _ in old),
                 taken=sum(origin == path for origin, _ in taken),
-                sha256=sha256_of(path),
+                sha256=hash_of(path),
             )
         )
     return parts
@@ -202,9 +201,9 @@ def _card(
     )
 
 
-def sha256_of(path: Path) -> str:
+def hash_of(path: Path) -> str:
+    """SHA-256 of a file that a configuration names; a missing one is the caller's mistake."""
     try:
-        with path.open("rb") as handle:
-            return hashlib.file_digest(handle, "sha256").hexdigest()
+        return sha256_of(path)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or 'cannot be read'}") from None

@@ -35,6 +35,7 @@ from anabranch.training.batches import Batches
 from anabranch.training.config import SFTConfig
 from anabranch.training.data import Item, Source, Stream, identity
 from anabranch.training.layout import Weight
+from anabranch.training.signals import stops_on_signal
 from anabranch.training.tags import tag_rows
 from anabranch.training.trainer import Evaluate, Progress, RunCallback, TreeTrainer, writing
 
@@ -249,7 +250,7 @@ def _run(trainer: TreeTrainer, callback: RunCallback, checkpoint: Path | None, s
         trainer.place = trainer.batches.place
     was_cached = trainer.model.config.use_cache
     try:
-        with callback.stops_on_sigterm(), quiet_loading():
+        with stops_on_signal(callback.stop), quiet_loading():
             _train(trainer, checkpoint)
     finally:
         trainer.model.config.use_cache = was_cached

@@ -8,14 +8,12 @@ checkpoints count as whole. The way in for users is :mod:`anabranch.training.sft
 from __future__ import annotations
 
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -282,28 +280,6 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.started
-
-    @contextmanager
-    def stops_on_sigterm(self) -> Iterator[None]:
-        """SIGTERM and Ctrl-C end the run after the step in progress; a second one at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        signals = (signal.SIGTERM, signal.SIGINT)
-        before = {number: signal.getsignal(number) for number in signals}
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            if self.stop.is_set():
-                raise KeyboardInterrupt
-            self.stop.set()
-
-        for number in signals:
-            signal.signal(number, handle)
-        try:
-            yield
-        finally:
-            for number, old in before.items():
-                signal.signal(number, old)
 
     def _evaluate(self, step: int) -> None:
         assert self.evaluate is not None
