@@ -8,11 +8,23 @@ import pytest
 
 from anabranch.engines.tokenizers import load_tokenizer
 from anabranch.errors import UsageError
+from anabranch.jsonl import write_records
 from anabranch.lab.bundled import bundled_model
+from anabranch.lab.families import draw_distinct
 from anabranch.lab.reproduce import claims_of, run_claim
-from anabranch.lab.reproduce_page import table
+from anabranch.lab.reproduce_page import draw_limits, kept_answers, table
 from anabranch.lab.rl_arms import CLAIMS, PAPERS, Claim
-from anabranch.lab.rl_tasks import LabPool, grade_lab, make_chooser, open_setup
+from anabranch.lab.rl_measure import ANSWERS, right_within
+from anabranch.lab.rl_tasks import (
+    LabPool,
+    as_problem,
+    grade_lab,
+    grader_of,
+    make_chooser,
+    open_sample,
+    open_setup,
+    pool_of,
+)
 from anabranch.records import Problem
 from anabranch.training.config import load_config
 from anabranch.training.rl import Task, train_rl
@@ -84,3 +96,53 @@ def test_table_shows_the_interval_over_seeds() -> None:
     # Student's t of one degree of freedom: 12.706 · 2.828 / √2.
     assert "100 → 80 ± 25" in text
     assert "| p_grpo | 2 | 40 |" in text
+
+
+def test_answers_of_arms_become_a_curve_of_limits(tmp_path: Path) -> None:
+    claim = CLAIMS["wasted_trials"]
+    result = {"arm": "p_grpo", "seed": 0}
+    folder = tmp_path / claim.name / "p_grpo-0"
+    folder.mkdir(parents=True)
+    row = {"kind": "puzzle 1", "forked": True, "tokens": 61}
+    write_records(
+        folder / ANSWERS,
+        [
+            {"when": "before", **row, "right": True, "path": 30},
+            {"when": "after", **row, "right": True, "path": 37},
+            {"when": "after", **row, "right": False, "path": 20},
+        ],
+    )
+    answers = kept_answers(claim, [result, {"arm": "accuracy", "seed": 0}], tmp_path)
+    assert set(answers) == {"start", "p_grpo"}
+    assert [right_within(answers["p_grpo"][0], limit) for limit in (36, 37)] == [0.0, 0.5]
+    draw_limits(answers, tmp_path / "limits.svg")
+    assert "limit on the path" in (tmp_path / "limits.svg").read_text()
+
+
+def test_some_problems_are_unfit_for_forking() -> None:
+    tokenizer = load_tokenizer(bundled_model())
+    plain, costly = grader_of(0.0), grader_of(0.3)
+    lost = 0
+    for problem in draw_distinct(3, "chains", (2, 1), 60):
+        forked = open_sample(problem, "parallel", tokenizer)
+        line = open_sample(problem, "sequential", tokenizer)
+        assert plain(as_problem(problem), forked).correct
+        assert costly(as_problem(problem), line).correct
+        lost += not costly(as_problem(problem), forked).correct
+    assert 8 <= lost <= 30
+
+
+@pytest.mark.parametrize(("family", "size"), [("chains", (2, 1)), ("puzzle", (2,))])
+def test_a_damaged_sample_is_wrong_and_well_formed(family: str, size: tuple[int, ...]) -> None:
+    tokenizer = load_tokenizer(bundled_model())
+    for problem in draw_distinct(3, family, size, 10):
+        for form in ("sequential", "parallel"):
+            sample = open_sample(problem, form, tokenizer, shift=3)
+            verdict = grade_lab(as_problem(problem), sample)
+            assert verdict.status == "wrong", sample.text
+
+
+def test_mixed_pools_take_turns() -> None:
+    pool = pool_of((("chains", ((2, 1),)), ("puzzle", ((1,), (2,)))), 4)
+    assert [pool[index].family for index in range(4)] == ["chains", "puzzle"] * 2
+    assert pool[2] == pool_of((("chains", ((2, 1),)),), 4)[1]

@@ -103,11 +103,17 @@ def draw(
 
 
 def draw_distinct(
-    seed: int, family: str, size: tuple[int, ...], count: int, *, evaluation: bool = True
+    seed: int,
+    family: str,
+    size: tuple[int, ...],
+    count: int,
+    *,
+    evaluation: bool = True,
+    fewer: bool = False,
 ) -> list[LabProblem]:
     """`count` different problems of one split, the same for the same seed.
 
-    Raises ValueError where the split is too small to hold that many.
+    Raises ValueError where the split is too small to hold that many, unless `fewer` will do.
     """
     rng = random.Random(f"{seed}:{family}:{size}")
     found: dict[str, LabProblem] = {}
@@ -116,6 +122,6 @@ def draw_distinct(
             break
         problem = draw(rng, family, size, evaluation=evaluation)
         found[problem.text] = problem
-    if len(found) < count:
+    if len(found) < count and not fewer:
         raise ValueError(f"only {len(found)} problems of {family} {size} found, not {count}")
     return list(found.values())

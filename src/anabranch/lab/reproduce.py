@@ -8,7 +8,6 @@ plots of them are in :mod:`anabranch.lab.reproduce_page`.
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,29 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anabranch.checkpoint import load_checkpoint_info, save_checkpoint_info
-from anabranch.decoding.seeds import derive_seed
+from anabranch.checkpoint import load_checkpoint_info
 from anabranch.engines.tokenizers import load_tokenizer
 from anabranch.errors import UsageError
-from anabranch.lab.bundled import bundled_model
-from anabranch.lab.families import draw_distinct
-from anabranch.lab.rl_arms import CLAIMS, PAPERS, Arm, Claim, StartName
-from anabranch.lab.rl_tasks import (
-    OPEN_PROMPT,
-    LabPool,
-    as_problem,
-    grade_lab,
-    make_chooser,
-    open_setup,
-)
-from anabranch.metrics import summarise, trajectory_metrics
-from anabranch.records import Sampling
+from anabranch.jsonl import write_records
+from anabranch.lab.rl_arms import CLAIMS, PAPERS, Arm, Claim
+from anabranch.lab.rl_measure import ANSWERS, LIMITS, Answers, measure
+from anabranch.lab.rl_starts import make_start
+from anabranch.lab.rl_tasks import grader_of, open_setup, pool_of
 
 Note = Callable[[str], None]
 
 RESULT = "arm.json"
-#: A rollout may be this long; the longest reference solution of the studies has 350 tokens.
-LIMITS = {"max_total_tokens": 700}
 
 
 def claims_of(name: str) -> list[Claim]:
@@ -99,6 +87,7 @@ def run_arm(
     from anabranch.training.config import load_config
     from anabranch.training.rl import Task, train_rl
     from anabranch.training.rl_config import RLConfig
+    from anabranch.training.rollouts import LockstepSampler
     from anabranch.training.sft import load_for_training
 
     done = folder / RESULT
@@ -120,18 +109,19 @@ def run_arm(
             "save_every": 10,
             "keep": 1,
             "patience": max(arm.steps, 1),
+            "keep_trajectories": max(arm.steps // 4, 1),
             **arm.settings,
         }
     )
-    before = measure(model, arm, start, problems)
+    before, first = measure(model, arm, start, problems)
     note(f"{arm.name} seed {seed}: {_line(before)}")
     began = time.process_time()
     task = Task(
-        LabPool(arm.family, arm.sizes, seed),
+        pool_of(arm.pools, seed),
         lambda problem: open_setup(problem, tokenizer, sampler.engine),
-        grade_lab,
+        grader_of(arm.fork_cost),
     )
-    sampler = _sampler(model, tokenizer)
+    sampler = LockstepSampler(model, tokenizer)
     rl = train_rl(
         model,
         tokenizer,
@@ -147,9 +137,17 @@ def run_arm(
     if rl.interrupted:
         raise UsageError(f"stopped after step {rl.steps}; the same command goes on")
     seconds = time.process_time() - began
-    after = measure(model, arm, start, problems)
+    after, last = measure(model, arm, start, problems)
+    _keep(folder / ANSWERS, first, last)
     note(f"{arm.name} seed {seed} after {arm.steps} steps: {_line(after)}; {seconds:.0f} CPU s")
     return _write(done, arm, seed, before, after, seconds, _log(folder))
+
+
+def _keep(path: Path, first: Answers, last: Answers) -> None:
+    rows = [
+        {"when": when, **row} for when, of in (("before", first), ("after", last)) for row in of
+    ]
+    write_records(path, rows)
 
 
 def _write(done: Path, arm: Arm, seed: int, *figures: Any) -> dict[str, Any]:
@@ -160,119 +158,6 @@ def _write(done: Path, arm: Arm, seed: int, *figures: Any) -> dict[str, Any]:
     result |= dict(zip(names, figures, strict=True))
     write_json(done, result)
     return result
-
-
-def measure(
-    model: Any, arm: Arm, start: Path, problems: int, *, seed: int = 10_007
-) -> dict[str, float]:
-    """Figures of a policy on held-out problems, one sampled answer to each."""
-    tokenizer = load_tokenizer(start)
-    sampler = _sampler(model, tokenizer)
-    drawn = [
-        as_problem(problem)
-        for size in arm.sizes
-        for problem in draw_distinct(seed, arm.family, size, problems)
-    ]
-    from anabranch.training.rl_config import RLConfig
-
-    limits = RLConfig.model_validate({"limits": LIMITS}).limits
-    setups = [
-        replace(
-            open_setup(problem, tokenizer, sampler.engine),
-            id=f"held-out/{number}",
-            problem=problem,
-            limits=limits,
-            sampling=Sampling(temperature=1.0, seed=derive_seed(seed, number)),
-        )
-        for number, problem in enumerate(drawn)
-    ]
-    done = sampler.sample(setups)
-    right = [grade_lab(p, t).correct for p, t in zip(drawn, done, strict=True)]
-    summary = summarise([trajectory_metrics(trajectory) for trajectory in done])
-    forked = [bool(trajectory.blocks) for trajectory in done]
-    found = {
-        "answers": float(len(done)),
-        "accuracy": sum(right) / len(done),
-        "parallel_ratio": summary.parallel_ratio,
-        "activation": summary.activation_ratio,
-        "path": summary.critical_path,
-        "tokens": summary.total_tokens,
-        "well_formed": summary.format_correctness or 0.0,
-    }
-    for name, kind in (("line", False), ("fork", True)):
-        of_kind = [ok for ok, fork in zip(right, forked, strict=True) if fork is kind]
-        if of_kind:
-            found[f"accuracy_{name}"] = sum(of_kind) / len(of_kind)
-    return found
-
-
-def make_start(name: StartName, folder: Path, *, note: Note = print) -> Path:
-    """The checkpoint that a study begins with; made once.
-
-    ``both_right``: the bundled model, taught to answer open prompts in either form.
-    ``half_trained``: as the first, with three in ten samples of either form ending wrong.
-    ``sequential_better``: as the first, with a third of the parallel samples ending wrong.
-    """
-    target = folder / name
-    if (target / "config.json").is_file():
-        return target
-    note(f"making the model to begin with: {name}")
-    begun = time.process_time()
-    fresh = folder / f".{name}"
-    shutil.rmtree(fresh, ignore_errors=True)
-    _MAKERS[name](fresh, folder, note)
-    fresh.replace(target)
-    note(f"{name} took {time.process_time() - begun:.0f} CPU s")
-    return target
-
-
-def _both_right(target: Path, folder: Path, note: Note) -> None:
-    _chooser(bundled_model(), target, sizes=((2, 5), (3, 5)), steps=150)
-
-
-def _half_trained(target: Path, folder: Path, note: Note) -> None:
-    from anabranch.lab.rl_starts import damaged
-
-    damaged(target, {"sequential": 0.3, "parallel": 0.3})
-
-
-def _sequential_better(target: Path, folder: Path, note: Note) -> None:
-    from anabranch.lab.rl_starts import damaged
-
-    damaged(target, {"parallel": 0.35})
-
-
-_MAKERS: dict[str, Callable[[Path, Path, Note], None]] = {
-    "both_right": _both_right,
-    "half_trained": _half_trained,
-    "sequential_better": _sequential_better,
-}
-
-
-def _chooser(base: Path, target: Path, **settings: Any) -> None:
-    from anabranch.training.sft import load_for_training
-
-    model, hub = load_for_training(base)
-    make_chooser(model, load_tokenizer(base), **settings)
-    save_open(model, hub, base, target)
-
-
-def save_open(model: Any, hub: Any, base: Path, target: Path) -> None:
-    """A lab checkpoint whose ordinary prompt is the open one."""
-    from anabranch.engines.local_load import quiet_loading
-
-    with quiet_loading():
-        model.save_pretrained(target)
-    hub.save_pretrained(target)
-    info = load_checkpoint_info(base)
-    prompts = {**info.prompts, "open": OPEN_PROMPT}
-    save_checkpoint_info(info.model_copy(update={"prompts": prompts}), target)
-
-
-def _sampler(model: Any, tokenizer: Any) -> Any:
-    from anabranch.training.rollouts import LockstepSampler
-
-    return LockstepSampler(model, tokenizer)
 
 
 def _log(folder: Path) -> list[dict[str, Any]]:

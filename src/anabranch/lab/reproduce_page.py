@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean
 from typing import Any
 
-from anabranch.jsonl import atomic_writer
+from anabranch.jsonl import atomic_writer, read_rows
 from anabranch.lab.rl_arms import Claim
+from anabranch.lab.rl_measure import ANSWERS, Answers, right_within
+from anabranch.metrics.intervals import over_seeds
 
 Result = dict[str, Any]
 
@@ -22,9 +25,26 @@ def write_page(claim: Claim, results: Sequence[Result], output: Path) -> Path:
     page = output / f"{claim.name}.md"
     with atomic_writer(page) as handle:
         handle.write(f"# {claim.title}\n\n{table(claim, results)}")
-    if find_spec("matplotlib") is not None:
+    if find_spec("matplotlib") is not None and results:
         draw(claim, results, output / f"{claim.name}.svg")
+        answers = kept_answers(claim, results, output)
+        if answers:
+            draw_limits(answers, output / f"{claim.name}-limits.svg")
     return page
+
+
+def kept_answers(claim: Claim, results: Sequence[Result], output: Path) -> dict[str, list[Answers]]:
+    """Held-out answers of the start and of each arm, a list for each seed that kept them."""
+    found: dict[str, list[Answers]] = {}
+    for result in results:
+        path = output / claim.name / f"{result['arm']}-{result['seed']}" / ANSWERS
+        if not path.is_file():
+            continue
+        rows = [row for _, row in read_rows(path)]
+        found.setdefault("start", [[row for row in rows if row["when"] == "before"]])
+        after = [row for row in rows if row["when"] == "after"]
+        found.setdefault(result["arm"], []).append(after)
+    return found
 
 
 def table(claim: Claim, results: Sequence[Result]) -> str:
@@ -43,41 +63,64 @@ def table(claim: Claim, results: Sequence[Result]) -> str:
 def _change(results: Sequence[Result], figure: str) -> str:
     before = fmean(result["before"][figure] for result in results)
     after = [result["after"][figure] for result in results]
-    middle, spread = fmean(after), interval(after)
+    middle, spread = fmean(after), over_seeds(after)
     shown = f"{before:.3g} → {middle:.3g}"
     return shown if spread is None else f"{shown} ± {spread:.2g}"
 
 
-def interval(values: Sequence[float]) -> float | None:
-    """Half the 95 % interval of a mean over seeds (Student's t); None of one value."""
-    if len(values) < 2:
-        return None
-    quantiles = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365}
-    quantile = quantiles.get(len(values) - 1, NormalDist().inv_cdf(0.975))
-    return float(quantile * stdev(values) / len(values) ** 0.5)
-
-
 def draw(claim: Claim, results: Sequence[Result], path: Path) -> None:
-    """Parallel ratio, critical path and accuracy over the steps, one line a run."""
+    """Figures over the steps: a thin line a run, a thick one the mean of an arm."""
+    figures = ("reward", "accuracy", "parallel_ratio", "path")
+    with _picture(path, len(figures)) as axes:
+        for axis, what in zip(axes, figures, strict=True):
+            for name, colour, own in _arms(results):
+                runs = [[row[what] for row in result["log"]] for result in own]
+                steps = range(1, min(map(len, runs)) + 1)
+                for run in runs:
+                    axis.plot(range(1, len(run) + 1), run, color=colour, alpha=0.2, linewidth=0.7)
+                mean = [fmean(at) for at in zip(*runs, strict=False)]
+                axis.plot(steps, mean, color=colour, linewidth=1.8, label=name)
+            axis.set_title(what.replace("_", " "))
+            axis.set_xlabel("step")
+        axes[1].legend(fontsize=7)
+
+
+def draw_limits(answers: Mapping[str, Sequence[Answers]], path: Path) -> None:
+    """Right answers within a limit on the path: the start, and each arm's mean over seeds.
+
+    Args:
+        answers: of the start and of each arm, a list for each seed.
+        path: of the picture.
+    """
+    every = [one["path"] for runs in answers.values() for run in runs for one in run]
+    limits = range(min(every, default=0) - 1, max(every, default=0) + 2)
+    with _picture(path, 1) as axes:
+        for number, (name, runs) in enumerate(answers.items()):
+            shares = [fmean(right_within(run, limit) for run in runs) for limit in limits]
+            axes[0].plot(limits, shares, label=name, color=f"C{number}")
+        axes[0].set_xlabel("limit on the path, tokens")
+        axes[0].set_ylabel("right answers")
+        axes[0].set_ylim(0, 1.02)
+        axes[0].legend(fontsize=7)
+
+
+def _arms(results: Sequence[Result]) -> Iterator[tuple[str, str, list[Result]]]:
+    for number, name in enumerate(dict.fromkeys(result["arm"] for result in results)):
+        yield name, f"C{number % 10}", [result for result in results if result["arm"] == name]
+
+
+@contextmanager
+def _picture(path: Path, columns: int) -> Iterator[Any]:
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "anabranch"
     from matplotlib import pyplot
 
-    figures = ("parallel_ratio", "path", "accuracy")
-    figure, axes = pyplot.subplots(1, len(figures), figsize=(12, 3.5))
-    names = list(dict.fromkeys(result["arm"] for result in results))
-    colours = matplotlib.colormaps["tab20"]
-    for axis, what in zip(axes, figures, strict=True):
-        for result in results:
-            steps = [row["step"] for row in result["log"]]
-            color = colours(names.index(result["arm"]) % 20)
-            label = result["arm"] if result["seed"] == 0 else None
-            axis.plot(steps, [row[what] for row in result["log"]], color=color, label=label)
-        axis.set_title(what.replace("_", " "))
-        axis.set_xlabel("step")
-    if results:
-        axes[0].legend(fontsize=7)
+    figure, axes = pyplot.subplots(
+        1, columns, figsize=(3.6 * max(columns, 1.6), 3.4), squeeze=False
+    )
+    yield axes[0]
     figure.tight_layout()
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)

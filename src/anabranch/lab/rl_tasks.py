@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from anabranch.decoding import Setup, trajectory_from_text
 from anabranch.engines.base import Engine, Tokenizer
+from anabranch.lab.chains import OPERATORS
 from anabranch.lab.data import lab_setup
 from anabranch.lab.families import LabProblem, draw, family_of
 from anabranch.lab.structure import MARKERS, Form, extract_answer
@@ -39,6 +40,22 @@ class LabPool:
     def __getitem__(self, index: int) -> Problem:
         rng = random.Random(f"{self.seed}:{self.family}:{index}")
         return as_problem(draw(rng, self.family, rng.choice(self.sizes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Several endless pools, one problem of each in turn."""
+
+    pools: tuple[LabPool, ...]
+
+    def __getitem__(self, index: int) -> Problem:
+        return self.pools[index % len(self.pools)][index // len(self.pools)]
+
+
+def pool_of(pools: Sequence[tuple[str, tuple[tuple[int, ...], ...]]], seed: int) -> LabPool | Mixed:
+    """The problems of a run: families with their sizes."""
+    made = tuple(LabPool(family, sizes, seed) for family, sizes in pools)
+    return made[0] if len(made) == 1 else Mixed(made)
 
 
 def as_problem(problem: LabProblem) -> Problem:
@@ -79,20 +96,49 @@ def grade_lab(problem: Problem, trajectory: Trajectory) -> Verdict:
     return Verdict(status="correct" if right else "wrong", answer=answer)
 
 
+def grader_of(fork_cost: float) -> Callable[[Problem, Trajectory], Verdict]:
+    """The lab's grader, or one for a task on which forking costs accuracy.
+
+    There a share of the problems, the same for every policy and seed, counts as wrong whenever it
+    was forked: no training of the branches can mend that, only answering in a line.
+
+    Args:
+        fork_cost: the share; 0 is the plain grader.
+    """
+    if fork_cost == 0:
+        return grade_lab
+
+    def grade(problem: Problem, trajectory: Trajectory) -> Verdict:
+        verdict = grade_lab(problem, trajectory)
+        unfit = random.Random(f"unfit for forking:{problem.text}").random() < fork_cost
+        if verdict.correct and trajectory.blocks and unfit:
+            reason = "this problem counts as wrong when forked"
+            return Verdict(status="wrong", answer=verdict.answer, reason=reason)
+        return verdict
+
+    return grade
+
+
 def open_sample(
     problem: LabProblem, form: Form, tokenizer: Tokenizer, *, shift: int = 0
 ) -> Trajectory:
     """The reference solution in a form, behind the open prompt: one training sample.
 
-    ``shift`` makes its last step wrong by so much (modulo 10), for models with a known weakness.
+    ``shift`` makes the answer wrong, for models with a known weakness: by so much (modulo 10), or
+    another last operator.
     """
     setup = lab_setup(problem, form, tokenizer)
     prompt = OPEN_PROMPT.replace("{problem}", problem.text)
     setup = replace(setup, prompt=prompt, prompt_ids=tuple(tokenizer.encode(prompt)))
     solution = problem.solve(form)
     if shift:
-        wrong = str((int(solution.answer) + shift) % 10)
-        solution = replace(solution, answer=wrong, continuation=solution.continuation[:-1] + wrong)
+        last = solution.answer[-1]
+        others = OPERATORS.replace(last, "")
+        wrong = str((int(last) + shift) % 10) if last.isdigit() else others[shift % len(others)]
+        changed = solution.answer[:-1] + wrong
+        solution = replace(
+            solution, answer=changed, continuation=solution.continuation[:-1] + wrong
+        )
     return trajectory_from_text(solution.text(), setup)
 
 
