@@ -33,11 +33,15 @@ class StatusError(EngineError):
 
     Args:
         status: that status.
+
+    Attributes:
+        retry_after: seconds that it asked to wait, where it did.
     """
 
     def __init__(self, message: str, *, status: int, retryable: bool = False) -> None:
         super().__init__(message, retryable=retryable)
         self.status = status
+        self.retry_after: float | None = None
 
 
 class UnreachableError(EngineError):
@@ -81,7 +85,9 @@ def window_error(body: str, where: str) -> ContextWindowError | None:
     )
 
 
-def status_error(status: int, body: str, where: str) -> EngineError:
+def status_error(
+    status: int, body: str, where: str, retry_after: float | None = None
+) -> EngineError:
     """The error for a response that is not 200; ``where`` is the URL asked."""
     if status in (400, 413, 422):
         overflow = window_error(body, where)
@@ -93,4 +99,6 @@ def status_error(status: int, body: str, where: str) -> EngineError:
         404: " (is this the base URL of an OpenAI-compatible server, and the model's name right?)",
         405: " (is this the base URL of an OpenAI-compatible server?)",
     }.get(status, "")
-    return StatusError(f"{where} answered {status}: {error_message(body)}{hint}", status=status)
+    error = StatusError(f"{where} answered {status}: {error_message(body)}{hint}", status=status)
+    error.retry_after = retry_after
+    return error

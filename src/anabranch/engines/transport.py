@@ -26,6 +26,8 @@ from anabranch.errors import EngineError, UsageError
 KEEP_ALIVE = 3.0
 ERROR_BODY = 65_536
 JSON_BODY = 2**24
+#: Seconds for a short question about the server itself.
+SHORT = 30.0
 
 T = TypeVar("T")
 
@@ -141,21 +143,21 @@ class Transport:
         """
         return await self._ask("GET", path, None)
 
-    async def post(self, path: str, body: bytes) -> str:
-        """The answer of a short POST as text.
+    async def post(self, path: str, body: bytes, *, limit: float = SHORT) -> str:
+        """The answer of a POST as text, whole; ``limit`` is in seconds.
 
         Raises:
             EngineError: as for :meth:`begin`.
         """
-        return await self._ask("POST", path, body)
+        return await self._ask("POST", path, body, limit)
 
-    async def _ask(self, method: str, path: str, body: bytes | None) -> str:
+    async def _ask(self, method: str, path: str, body: bytes | None, longest: float = SHORT) -> str:
         where = self.url + path
 
         async def attempt(limit: float) -> str:
-            response = await self._send(method, where, body, min(limit, 30.0))
+            response = await self._send(method, where, body, min(limit, longest))
             try:
-                async with asyncio.timeout(min(limit, 30.0)):
+                async with asyncio.timeout(min(limit, longest)):
                     return await _body(response, JSON_BODY)
             finally:
                 response.close()
@@ -197,9 +199,10 @@ class Transport:
                 text = await _body(response, ERROR_BODY)
             finally:
                 response.close()
-        error = status_error(response.status, text, where)
+        wait = parse_retry_after(response.headers.get("Retry-After"))
+        error = status_error(response.status, text, where, wait)
         if response.status in BUSY:
-            raise _Failed(error, parse_retry_after(response.headers.get("Retry-After")))
+            raise _Failed(error, wait)
         raise error
 
     async def _repeat(self, attempt: Callable[[float], Awaitable[T]], where: str) -> T:

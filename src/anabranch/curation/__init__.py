@@ -1,0 +1,1 @@
+"""Sequential traces become parallel trajectories: resumable stages, checks, reports."""

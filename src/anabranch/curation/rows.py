@@ -1,0 +1,48 @@
+"""A row of a curation: where it comes from, what each stage made of it, and why it was dropped."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from anabranch.records import Record
+
+#: ``kept`` passed all stages; ``dropped`` by a rule; ``failed`` for want of a usable answer;
+#: ``unreachable`` because a model's endpoint failed, and tried again by the next run.
+Status = Literal["kept", "dropped", "failed", "unreachable"]
+
+
+class Outcome(Record):
+    """How a row left a stage."""
+
+    status: Status
+    reason: str = ""
+    detail: str = ""
+    answer: str = ""
+
+
+class Row(Record):
+    """One line of a curation.
+
+    Attributes:
+        id: unique in the file.
+        problem, answer: the question and, where known, its right answer.
+        text: the sequential trace; empty before it was sampled.
+        difficulty: from 0 to 1, where known.
+        data: what each stage made, by the stage's name.
+        status: how the row left each stage that saw it.
+    """
+
+    id: str
+    problem: str
+    answer: str | None = None
+    text: str = ""
+    difficulty: float | None = None
+    data: dict[str, Any] = Field(default_factory=dict)
+    status: dict[str, Outcome] = Field(default_factory=dict)
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the row left the last stage that saw it."""
+        return next(reversed(self.status.values()), Outcome(status="kept"))

@@ -1,0 +1,1 @@
+"""The stages of a curation; each module is one."""
