@@ -6,6 +6,7 @@ from statistics import fmean
 
 import pytest
 
+from anabranch.config import load_config
 from anabranch.engines.tokenizers import load_tokenizer
 from anabranch.errors import UsageError
 from anabranch.jsonl import write_records
@@ -26,7 +27,6 @@ from anabranch.lab.rl_tasks import (
     pool_of,
 )
 from anabranch.records import Problem
-from anabranch.training.config import load_config
 from anabranch.training.rl import Task, train_rl
 from anabranch.training.rl_config import RLConfig
 from anabranch.training.rollouts import LockstepSampler

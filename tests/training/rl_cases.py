@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from anabranch.config import load_config
 from anabranch.decoding import Setup
 from anabranch.engines.tokenizers import load_tokenizer
 from anabranch.lab.bundled import bundled_model
 from anabranch.lab.rl_tasks import LabPool, grade_lab, open_setup
 from anabranch.records import Problem
-from anabranch.training.config import load_config
 from anabranch.training.rl import Task
 from anabranch.training.rl_config import RLConfig
 from anabranch.training.rollouts import LockstepSampler, Sampler

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from anabranch.config import load_config
 from anabranch.errors import UsageError
-from anabranch.training.config import SFTConfig, config_differences, load_config
+from anabranch.training.config import SFTConfig, config_differences
 
 
 class Outer(BaseModel):

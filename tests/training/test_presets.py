@@ -3,9 +3,10 @@
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
+from anabranch.config import load_config
 from anabranch.dialects import get_dialect
 from anabranch.errors import UsageError
-from anabranch.training.config import SFTConfig, load_config
+from anabranch.training.config import SFTConfig
 from anabranch.training.presets import (
     accelerate_file,
     accelerate_names,

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.config import load_config
 from anabranch.errors import AnabranchError, UsageError
 from anabranch.metrics import Metrics
 from anabranch.records import Request, Segment, Trajectory, Verdict
-from anabranch.training.config import load_config
 from anabranch.training.rewards import (
     PRESETS,
     Group,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from anabranch.config import load_config
 from anabranch.errors import UsageError
-from anabranch.training.config import load_config
 from anabranch.training.rl_config import RLConfig
 from anabranch.training.schedules import Schedule, easy_first, named_schedule
 

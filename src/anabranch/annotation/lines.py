@@ -7,7 +7,9 @@ the text, character for character.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 #: Where a line ends: at newlines, and at the white space behind a sentence.
 LINE_END = r"\n+|(?<=[.!?。！？])[ \t]+|(?<=[。！？])"
@@ -23,6 +25,10 @@ class Lines:
 
     def __len__(self) -> int:
         return len(self.pieces)
+
+    def ends(self) -> Iterator[int]:
+        """Where each line ends in the text."""
+        return accumulate(len(piece) for piece in self.pieces)
 
     def text(self, first: int, last: int) -> str:
         """Lines ``first`` to ``last``, counted from 1, both included."""

@@ -94,9 +94,10 @@ def sft(
 ) -> None:
     """Supervised training on trees; stopped runs resume exactly."""
     needs_training()
+    from anabranch.config import load_config
     from anabranch.training import ranks
     from anabranch.training.baselines import attention_of, objective_file
-    from anabranch.training.config import SFTConfig, load_config
+    from anabranch.training.config import SFTConfig
     from anabranch.training.presets import load_preset
     from anabranch.training.sft import load_for_training, train_sft
 

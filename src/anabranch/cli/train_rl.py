@@ -53,7 +53,7 @@ def rl(
 ) -> None:
     """Reinforcement learning; stopped runs resume exactly."""
     needs_training()
-    from anabranch.training.config import load_config
+    from anabranch.config import load_config
     from anabranch.training.rl import Task, train_rl
     from anabranch.training.rl_config import RLConfig
     from anabranch.training.rollouts import LockstepSampler

@@ -31,7 +31,7 @@ def self_training(
 ) -> None:
     """Train a model on its own answers, where they are right and truly parallel."""
     needs_training()
-    from anabranch.training.config import load_config
+    from anabranch.config import load_config
     from anabranch.training.self_training import self_train
     from anabranch.training.self_training_config import Job
 

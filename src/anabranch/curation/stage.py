@@ -6,9 +6,12 @@ is tested by a script of answers, and runs the same in a process pool, on Ray or
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from abc import abstractmethod
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
 
 from anabranch.annotation import Ask
 from anabranch.curation.rows import Row
@@ -29,22 +32,30 @@ class Drop:
     detail: str = ""
 
 
-Work = Generator[Ask[Any], Any, Keep | Drop]
+Result = Keep | Drop
+Work = Generator[Ask[Any], Any, Result]
 
 
-class Stage(Protocol):
-    """One stage. ``asks`` says whether it ever yields a question."""
+class Stage(BaseModel):
+    """One stage; its fields are its settings.
 
-    @property
-    def name(self) -> str: ...
+    A subclass gives ``name`` and says in ``asks`` whether it ever yields a question; ``prompt`` is
+    what it asks with, part of what its results depend on.
+    """
 
-    @property
-    def asks(self) -> bool: ...
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def settings(self) -> Mapping[str, Any]:
+    name: ClassVar[str]
+    asks: ClassVar[bool] = False
+    prompt: ClassVar[str] = ""
+
+    def settings(self) -> dict[str, Any]:
         """Everything that its result depends on, besides the row: part of the run's identity."""
-        ...
+        return {"prompt": self.prompt, **self.model_dump(mode="json")}
 
-    def work(self, row: Row) -> Work:
-        """Treats one row. :class:`anabranch.annotation.AskFailed` comes out of a ``yield``."""
-        ...
+    @abstractmethod
+    def work(self, row: Row) -> Work | Result:
+        """Treats one row; a stage that asks nothing returns its result at once.
+
+        :class:`anabranch.annotation.AskFailed` comes out of a ``yield``.
+        """

@@ -84,7 +84,7 @@ def run_arm(
     arm: Arm, seed: int, folder: Path, starts: Path, problems: int = 100, note: Note = print
 ) -> dict[str, Any]:
     """One arm with one seed: figures before and after, and the log of its steps."""
-    from anabranch.training.config import load_config
+    from anabranch.config import load_config
     from anabranch.training.rl import Task, train_rl
     from anabranch.training.rl_config import RLConfig
     from anabranch.training.rollouts import LockstepSampler

@@ -1,20 +1,11 @@
-"""Configuration of training: pydantic models, TOML files, and ``--set a.b=c`` over them.
-
-Loading here is general; what each field does to a run is in the module that runs it.
-"""
+"""Configuration of supervised training; what each field does is in the module that runs it."""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from anabranch.errors import UsageError
-
-M = TypeVar("M", bound=BaseModel)
+from pydantic import BaseModel, ConfigDict, Field
 
 #: Fields that do not change the result, so a resumed run may change them.
 FREE_FIELDS = frozenset({"log_every", "save_every", "keep", "threads", "eval_every", "trackers"})
@@ -103,72 +94,7 @@ class SFTConfig(BaseModel):
     eval_every: int | None = Field(default=None, ge=1)
 
 
-def load_config(
-    model: type[M],
-    path: Path | str | None = None,
-    overrides: Iterable[str] = (),
-    *,
-    base: Mapping[str, Any] | None = None,
-) -> M:
-    """Read a TOML file and lay overrides such as ``optimizer.lr=1e-4`` over it.
-
-    Args:
-        model: the pydantic model.
-        path: the file; None starts from the defaults.
-        overrides: ``dotted.name=value``; the value is read as TOML, or else as a string.
-        base: settings below the file's, such as those of a preset.
-
-    Raises:
-        UsageError: file missing or not TOML, unknown field, or a value that does not fit; one
-            line naming the field.
-    """
-    data: dict[str, Any] = dict(base or {})
-    where = "configuration"
-    if path is not None:
-        where = str(path)
-        data |= read_toml(Path(path))
-    for override in overrides:
-        _apply(data, override)
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{where}: field {field!r}: {first['msg']}") from None
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file.
-
-    Raises:
-        UsageError: it is missing or not TOML.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or 'cannot be read'}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not TOML: {error}") from None
-
-
 def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """One entry per field that differs and would change the result of a resumed run."""
     names = sorted((old.keys() | new.keys()) - FREE_FIELDS)
     return [f"{n}: {old.get(n)!r} → {new.get(n)!r}" for n in names if old.get(n) != new.get(n)]
-
-
-def _apply(data: dict[str, Any], override: str) -> None:
-    name, separator, text = override.partition("=")
-    keys = name.strip().split(".")
-    if not separator or not all(keys):
-        raise UsageError(f"--set takes name=value, not {override!r}")
-    try:
-        value = tomllib.loads(f"x = {text.strip()}")["x"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    for key in keys[:-1]:
-        inner = data.setdefault(key, {})
-        if not isinstance(inner, dict):
-            raise UsageError(f"--set {override}: {key!r} is a value, not a table")
-        data = inner
-    data[keys[-1]] = value

@@ -13,8 +13,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from anabranch.config import read_toml
 from anabranch.errors import UsageError
-from anabranch.training.config import SFTConfig, read_toml
+from anabranch.training.config import SFTConfig
 
 FOLDER = Path(str(files(__name__)))
 

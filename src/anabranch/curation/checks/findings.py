@@ -1,0 +1,78 @@
+"""What a check finds, and the document that it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from anabranch.dialects import Block, Dialect, Document, TextPart, parse
+
+#: Every kind of finding, with what it means.
+KINDS = {
+    "format": "the text breaks a rule of its dialect",
+    "leak": "a branch uses a value that a sibling found",
+    "answer_first": "the block only repeats what stood before it",
+    "near_duplicate": "two branches of a block say nearly the same",
+    "outline_reveals": "an entry of the plan gives away a result",
+    "lost_text": "too little of the source has survived",
+    "wrong_answer": "the final answer is not the right one",
+    "no_answer": "no final answer is found, or it cannot be graded",
+    "contaminated": "the problem is one of an evaluation set",
+    "control_character": "a control character stands before a letter: LaTeX was lost",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding.
+
+    Attributes:
+        kind: of :data:`KINDS`.
+        block: number of the block, from 1; 0 for the whole text.
+        branch: number of the branch; 0 for the whole block.
+        start, end: offsets of characters in the text.
+        message: for a reader.
+    """
+
+    kind: str
+    block: int
+    branch: int
+    start: int
+    end: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A parallel text with what is known about it.
+
+    Attributes:
+        text: in the dialect.
+        dialect: of the text.
+        problem: the question.
+        answer: the right answer, where known.
+        source: the sequential trace that it was made from, where there is one.
+    """
+
+    text: str
+    dialect: Dialect
+    problem: str = ""
+    answer: str | None = None
+    source: str | None = None
+
+    @cached_property
+    def document(self) -> Document:
+        """The parsed text."""
+        return parse(self.text, self.dialect)
+
+    def blocks(self) -> Iterator[tuple[int, Block, str]]:
+        """Each block of the main line with its number and the text before it, plans included."""
+        for number, block in enumerate(self.document.blocks, 1):
+            yield number, block, self.text[: block.span[0]]
+
+    def after(self, block: Block) -> str:
+        """The text of the main line behind a block."""
+        parts = self.document.parts
+        place = next(n for n, part in enumerate(parts) if part is block)
+        return "".join(part.text for part in parts[place + 1 :] if isinstance(part, TextPart))

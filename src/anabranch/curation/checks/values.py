@@ -1,0 +1,123 @@
+"""The values that a text derives and those that it uses: what leaks and repetitions are found by.
+
+Values are numbers (not the trivial ones: whole numbers up to 10), named values such as `a5`, and
+equations. A value is a *result* where it stands behind `=` or a word like "gives"; behind a word
+like "is" it may be one or be given; any other occurrence *uses* it. This reads maths as it is
+written, not what it means: a value said in words, or the same value in another form, is not seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+#: Whole numbers up to this are everywhere and say nothing.
+TRIVIAL = 10
+
+_NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
+_FRACTION = rf"\\[dt]?frac\s*\{{\s*-?{_NUMBER}\s*\}}\s*\{{\s*-?{_NUMBER}\s*\}}"
+_VALUE = re.compile(
+    rf"(?P<frac>{_FRACTION})|(?P<name>(?<![A-Za-z\\\d])[A-Za-z]\d+(?![\w(]))"
+    rf"|(?P<num>(?<![\w.,]){_NUMBER}(?:\s*/\s*{_NUMBER})?)"
+)
+_GAP = r"[\s$\\({:*!\[]*(?:boxed\{|text\{|mathbf\{)?[\s$€£-]*$"
+_NAMED = re.compile(r"[A-Za-z]\d+")
+#: Words and signs behind which a result stands.
+_RESULT = re.compile(
+    r"(?:=|≈|→|\\(?:approx|to|implies|Rightarrow|equiv)\b|\b(?:equals?|gives?|gets?|got|makes?|made"
+    r"|totals?|yields?|becomes?|leaves?|therefore|thus|answer|result"
+    r"|(?:answer|result|total) (?:is|of))\b)" + _GAP,
+    re.I,
+)
+#: Words behind which a result may stand, or something given.
+_STATED = re.compile(
+    r"\b(?:is|are|was|were|has|have|of|about|approximately|exactly|so|earns?|spends?|costs?|needs?"
+    r"|pays?|sells?|takes?|only|another|remaining)\b" + _GAP,
+    re.I,
+)
+_EQUATION = re.compile(
+    r"([^\s=,;:.!?<>$]{1,40}(?:\s?[-+*/×·]\s?[^\s=,;:.!?<>$]{1,20}){0,6})"
+    rf"\s?=\s?[$€£]?(-?{_NUMBER})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One occurrence.
+
+    Attributes:
+        text: the value in one form (`1,200.50` is `1200.5`).
+        start, end: offsets.
+        result: whether it stands where a result stands.
+        stated: whether it does, or stands where it may be a result or something given.
+    """
+
+    text: str
+    start: int
+    end: int
+    result: bool
+    stated: bool
+
+
+@lru_cache(maxsize=2048)
+def values(text: str) -> tuple[Value, ...]:
+    """All values of a text, in order."""
+    found = []
+    for match in _VALUE.finditer(text):
+        name = _normal(match)
+        if name is None:
+            continue
+        before = text[max(0, match.start() - 48) : match.start()]
+        result = match["name"] is None and _RESULT.search(before) is not None
+        stated = result or (match["name"] is None and _STATED.search(before) is not None)
+        found.append(Value(name, match.start(), match.end(), result, stated))
+    for match in _EQUATION.finditer(text):
+        left, right = "".join(match[1].split()), match[2].replace(",", "")
+        if re.search(r"[-+*/×·(]", left) and len(left) > 1:
+            found.append(Value(f"{left}={right}", match.start(), match.end(), True, True))
+    found.sort(key=lambda value: value.start)
+    return tuple(found)
+
+
+def first_uses(text: str) -> dict[str, Value]:
+    """The first occurrence of each value."""
+    found: dict[str, Value] = {}
+    for value in values(text):
+        found.setdefault(value.text, value)
+    return found
+
+
+def names(text: str) -> frozenset[str]:
+    """All values that occur in a text."""
+    return frozenset(value.text for value in values(text))
+
+
+def derived(text: str, known: Iterable[str] = ()) -> dict[str, Value]:
+    """Values that a text brings in: new to it, and derived or named where they first stand."""
+    before = frozenset(known)
+    return {
+        name: value
+        for name, value in first_uses(text).items()
+        if name not in before and (value.result or _NAMED.fullmatch(name))
+    }
+
+
+def _normal(match: re.Match[str]) -> str | None:
+    if match["name"]:
+        return match["name"]
+    if match["frac"]:
+        numbers = re.findall(_NUMBER, match["frac"])
+        return "/".join(_plain(number) for number in numbers)
+    text = "/".join(_plain(part.strip()) for part in match["num"].split("/"))
+    if text.isdigit() and int(text) <= TRIVIAL:
+        return None
+    return text
+
+
+def _plain(number: str) -> str:
+    text = number.replace(",", "")
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return text.lstrip("0") or "0"
