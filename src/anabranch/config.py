@@ -36,19 +36,33 @@ def load_config(
         UsageError: file missing or not TOML, unknown field, or a value that does not fit; one
             line naming the field.
     """
-    data: dict[str, Any] = dict(base or {})
-    where = "configuration"
-    if path is not None:
-        where = str(path)
-        data |= read_toml(Path(path))
-    for override in overrides:
-        _apply(data, override)
+    where = "configuration" if path is None else str(path)
+    data = load_settings(path, overrides, base=base)
     try:
         return model.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{where}: field {field!r}: {first['msg']}") from None
+
+
+def load_settings(
+    path: Path | str | None = None,
+    overrides: Iterable[str] = (),
+    *,
+    base: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """As :func:`load_config`, as plain tables that nobody has checked yet.
+
+    Raises:
+        UsageError: file missing or not TOML, or an override that is none.
+    """
+    data: dict[str, Any] = dict(base or {})
+    if path is not None:
+        data |= read_toml(Path(path))
+    for override in overrides:
+        _apply(data, override)
+    return data
 
 
 def read_toml(path: Path) -> dict[str, Any]:

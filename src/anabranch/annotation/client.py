@@ -141,7 +141,7 @@ class Annotator:
                 body = self._body(ask, messages)
                 found = await self.transport.post(PATH, body, limit=self.patience.answer)
                 self._worked = True
-                return _read(found, self.transport.url)
+                return _read(found, self.transport.url, reasoning=ask.schema is None)
             except StatusError as error:
                 if error.status in BUSY and error.status != 408:
                     if clock() - began > self.patience.busy:
@@ -192,14 +192,19 @@ def _value(ask: Ask[T], answer: Answer) -> T:
     return ask.read(parse_json(answer.text, want))
 
 
-def _read(text: str, where: str) -> Answer:
+def _read(text: str, where: str, *, reasoning: bool) -> Answer:
+    """The answer; a reasoning part that the server keeps apart is put back where it is wanted."""
     try:
         data = json.loads(text)
         choice = data["choices"][0]
-        content = choice["message"].get("content")
+        message = choice["message"]
+        content = message.get("content") or ""
+        thought = message.get("reasoning") or message.get("reasoning_content")
+        if reasoning and isinstance(thought, str) and thought:
+            content = f"<think>{thought}</think>{content}"
         usage = data.get("usage") or {}
         return Answer(
-            content if isinstance(content, str) else "",
+            str(content),
             str(choice.get("finish_reason") or "stop"),
             int(usage.get("prompt_tokens") or 0),
             int(usage.get("completion_tokens") or 0),

@@ -14,6 +14,7 @@ import typer
 from anabranch import __version__
 from anabranch.cli import (
     convert,
+    curate,
     decode,
     demo,
     doctor,
@@ -72,6 +73,7 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(train.app, name="train")
 app.add_typer(lab.app, name="lab")
 app.add_typer(engine.app, name="engine")
+app.add_typer(curate.app, name="curate")
 app.add_typer(gateway_admin.app, name="gateway")
 app.add_typer(experiment.app, name="experiment")
 

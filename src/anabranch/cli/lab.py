@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -112,6 +113,32 @@ def results(
     with atomic_writer(output) as handle:
         handle.write(page(result, plot=plot.name))
     console.print(f"written: {output}, {plot}, {output.with_suffix('.json')}")
+
+
+@app.command("teacher")
+def teacher(
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
+    faults: Annotated[float, typer.Option(min=0, max=1, help="Share that fails.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of the faults.")] = 0,
+) -> None:
+    """Serve the annotator of lab traces that answers the prompts of `anabranch curate`."""
+    from anabranch.lab.teacher import serve
+
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serve(port, faults, seed, lambda url: console.print(f"serving {url}")))
+
+
+@app.command("traces")
+def traces(
+    output: Annotated[Path, typer.Option("--output", "-o", help="JSON Lines file.")],
+    count: Annotated[int, typer.Option(min=1, help="Rows.")] = 100,
+    seed: Annotated[int, typer.Option(help="Of the problems.")] = 0,
+) -> None:
+    """Write sequential traces of lab problems, as `anabranch curate` reads them."""
+    from anabranch.lab.teacher import KINDS, trace_rows
+
+    write_records(output, trace_rows(seed, KINDS, count))
+    console.print(f"{count} traces: {output}")
 
 
 @app.command("reproduce")

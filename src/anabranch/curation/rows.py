@@ -12,6 +12,9 @@ from anabranch.records import Record
 #: ``unreachable`` because a model's endpoint failed, and tried again by the next run.
 Status = Literal["kept", "dropped", "failed", "unreachable"]
 
+#: Stages whose result is ``{"text": …, "dialect": …}``.
+WRITERS = ("render", "convert", "cold_start")
+
 
 class Outcome(Record):
     """How a row left a stage."""
@@ -41,6 +44,18 @@ class Row(Record):
     difficulty: float | None = None
     data: dict[str, Any] = Field(default_factory=dict)
     status: dict[str, Outcome] = Field(default_factory=dict)
+
+    @property
+    def trace(self) -> str:
+        """The sequential trace: the row's own, or the one that was sampled."""
+        sampled = self.data.get("sample")
+        return str(sampled["text"]) if sampled else self.text
+
+    @property
+    def parallel(self) -> dict[str, Any] | None:
+        """The parallel text with its dialect, from whichever stage made one."""
+        made = [self.data[name] for name in WRITERS if name in self.data]
+        return made[-1] if made else None
 
     @property
     def outcome(self) -> Outcome:

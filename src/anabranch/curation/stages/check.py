@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from pydantic import field_validator
 
+from anabranch.annotation.traces import read_trace
 from anabranch.curation.checks import KINDS, Checks, Sample
 from anabranch.curation.rows import Row
 from anabranch.curation.stage import Drop, Keep, Result, Stage
@@ -37,13 +38,15 @@ class Check(Stage):
 
     def work(self, row: Row) -> Result:
         """Checks the rendered text; the first finding that is not allowed is the reason."""
-        made = row.data["render"]
+        made = row.parallel
+        if made is None:
+            return Drop("nothing_to_check", "no stage has written a parallel text")
         sample = Sample(
             made["text"],
             get_dialect(made["dialect"]),
             row.problem,
             row.answer,
-            row.data["steps"]["thought"] if "steps" in row.data else None,
+            None if "cold_start" in row.data else read_trace(row.trace).thought,
         )
         findings = Checks(self.survived, self.against).run(sample)
         for finding in findings:

@@ -48,7 +48,7 @@ class Steps(Stage):
 
     def work(self, row: Row) -> Work:
         """Drops what is no finished trace; asks for the steps of the rest."""
-        trace = read_trace(row.text)
+        trace = read_trace(row.trace)
         fault = self._fault(trace)
         if fault:
             return Drop(*fault)
