@@ -105,11 +105,8 @@ class Annotator:
                 if tried == self.patience.tries:
                     raise AskFailed("unusable_answer", str(error), answer.text) from None
                 complaint = f"That answer cannot be used: {error}. Answer again."
-                messages = (
-                    *ask.messages,
-                    Message("assistant", answer.text),
-                    Message("user", complaint),
-                )
+                # All of it is kept: the same question again would get the same answer.
+                messages += (Message("assistant", answer.text), Message("user", complaint))
         raise AssertionError("tries is at least 1")
 
     async def _answer(self, ask: Ask[Any], messages: tuple[Message, ...]) -> Answer:

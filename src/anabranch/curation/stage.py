@@ -48,6 +48,8 @@ class Stage(BaseModel):
     name: ClassVar[str]
     asks: ClassVar[bool] = False
     prompt: ClassVar[str] = ""
+    #: Stages whose results it reads; they stand before it, or ran before.
+    needs: ClassVar[tuple[str, ...]] = ()
 
     def settings(self) -> dict[str, Any]:
         """Everything that its result depends on, besides the row: part of the run's identity."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from anabranch.annotation import Ask, AskFailed
 from anabranch.curation.rows import Outcome, Row
 from anabranch.curation.stage import Drop, Keep, Result, Stage, Work
+from anabranch.errors import UsageError
 from anabranch.jsonl import dump_line
 
 
@@ -26,7 +27,7 @@ async def treat(row: Row, stages: Sequence[Stage], annotator: Asked | None) -> R
     for stage in stages:
         if row.outcome.status != "kept":
             return row
-        work = stage.work(row)
+        work = _begun(stage, row)
         result = work if isinstance(work, Keep | Drop) else await _drive(work, annotator)
         row = _after(row, stage, result)
     return row
@@ -37,7 +38,7 @@ def treat_now(row: Row, stages: Sequence[Stage]) -> Row:
     for stage in stages:
         if row.outcome.status != "kept":
             return row
-        work = stage.work(row)
+        work = _begun(stage, row)
         assert isinstance(work, Keep | Drop), f"{stage.name} asks, and nobody is there to answer"
         row = _after(row, stage, work)
     return row
@@ -46,6 +47,16 @@ def treat_now(row: Row, stages: Sequence[Stage]) -> Row:
 def treat_lines(rows: Sequence[dict[str, Any]], stages: Sequence[Stage]) -> list[str]:
     """Rows as lines of JSON: what a worker process does."""
     return [dump_line(treat_now(Row.model_validate(row), stages)) for row in rows]
+
+
+def _begun(stage: Stage, row: Row) -> Work | Result:
+    lacking = [name for name in stage.needs if name not in row.data]
+    if lacking:
+        raise UsageError(
+            f"row {row.id!r}: {stage.name} reads what {lacking[0]} makes; "
+            f"put it before {stage.name}"
+        )
+    return stage.work(row)
 
 
 async def _drive(work: Work, annotator: Asked | None) -> Result | Outcome:

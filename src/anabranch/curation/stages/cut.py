@@ -33,6 +33,7 @@ class Cut(Stage):
     """
 
     name: ClassVar[str] = "cut"
+    needs: ClassVar[tuple[str, ...]] = ("steps", "group")
 
     outside: int = 200
     branches: int = 50

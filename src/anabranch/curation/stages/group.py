@@ -14,6 +14,7 @@ class GroupSteps(Stage):
     """The stage ``group``: ``{"needs": {number: […]}, "groups": [{"steps": […], "kind": …}]}``."""
 
     name: ClassVar[str] = "group"
+    needs: ClassVar[tuple[str, ...]] = ("steps",)
     asks: ClassVar[bool] = True
     prompt: ClassVar[str] = SYSTEM
 

@@ -37,6 +37,7 @@ class Outline(Stage):
     """
 
     name: ClassVar[str] = "outline"
+    needs: ClassVar[tuple[str, ...]] = ("cut",)
     asks: ClassVar[bool] = True
     prompt: ClassVar[str] = SYSTEM
 

@@ -30,6 +30,7 @@ class Render(Stage):
     """
 
     name: ClassVar[str] = "render"
+    needs: ClassVar[tuple[str, ...]] = ("steps", "cut")
 
     dialect: str = "threadweaver"
     merge: str = "Taking the results together."

@@ -52,6 +52,7 @@ class Rewrite(Stage):
     """
 
     name: ClassVar[str] = "rewrite"
+    needs: ClassVar[tuple[str, ...]] = ("cut",)
     asks: ClassVar[bool] = True
     prompt: ClassVar[str] = SYSTEM
 
