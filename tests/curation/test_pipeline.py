@@ -85,9 +85,9 @@ def test_traces_become_samples_and_the_counts_agree(
     assert [row["id"] for row in rows] == [row["id"] for _, row in read_rows(source)]
     kept = [row for _, row in read_rows(out / "kept.jsonl")]
     assert len(kept) >= COUNT * 0.7
-    counted = re.findall(r"(\d+) *$", done.stdout.split("answers,")[0], re.M)
-    *parts, total = (int(number) for number in counted)
-    assert sum(parts) == total == COUNT
+    table, total = re.split(r" in +(?=\d)", done.stdout, maxsplit=1)
+    parts = [int(number) for number in re.findall(r" (\d+) *$", table, re.M)]
+    assert sum(parts) == int(total.split()[0]) == COUNT
     for row in kept:
         document = parse(row["text"], get_dialect(row["dialect"]))
         assert document.well_formed and document.blocks

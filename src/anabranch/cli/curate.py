@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from anabranch.cli.common import console
+from anabranch.cli.curate_check import check
 from anabranch.errors import AnabranchError, EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="curate", help="Turn sequential traces into parallel samples.", no_args_is_help=True
 )
+
+app.command("check")(check)
 
 Folder = Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")]
 

@@ -13,6 +13,7 @@ from anabranch.jsonl import atomic_writer, read_rows
 from anabranch.lab.rl_arms import Claim
 from anabranch.lab.rl_measure import ANSWERS, Answers, right_within
 from anabranch.metrics.intervals import over_seeds
+from anabranch.views.plots import picture
 
 Result = dict[str, Any]
 
@@ -111,16 +112,7 @@ def _arms(results: Sequence[Result]) -> Iterator[tuple[str, str, list[Result]]]:
 
 @contextmanager
 def _picture(path: Path, columns: int) -> Iterator[Any]:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "anabranch"
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(
-        1, columns, figsize=(3.6 * max(columns, 1.6), 3.4), squeeze=False
-    )
-    yield axes[0]
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
+    with picture(columns, height=3.4, width=3.6 * max(columns, 1.6)) as made:
+        yield made.axes
+    with atomic_writer(path) as handle:
+        handle.write(made.svg)

@@ -26,11 +26,17 @@ _GAP = r"[\s$\\({:*!\[]*(?:boxed\{|text\{|mathbf\{)?[\s$€£-]*$"
 _NAMED = re.compile(r"[A-Za-z]\d+")
 #: Words and signs behind which a result stands.
 _RESULT = re.compile(
-    r"(?:=|≈|→|\\(?:approx|to|implies|Rightarrow|equiv)\b|\b(?:equals?|gives?|gets?|got|makes?|made"
-    r"|totals?|yields?|becomes?|leaves?|therefore|thus|answer|result"
-    r"|(?:answer|result|total) (?:is|of))\b)" + _GAP,
+    r"(?:=|≈|→|\\(?:approx|to|implies|Rightarrow|equiv)\b|\b(?:equals?|gives?|giving|gets?|got"
+    r"|makes?|made|making|totals?|totall?ing|yield(?:s|ing)?|becom(?:es?|ing)|leaves?|leaving"
+    r"|therefore|thus|answer|result|results? in|resulting in|or|at"
+    r"|(?:sum(?:s|ming)?|adds? up|adding up|comes?|amounts?|reduces?|simplif(?:y|ies)) to"
+    r"|(?:answer|result|total|sum|cost) (?:is|of|be|at)))" + _GAP,
     re.I,
 )
+#: Behind a sign of equality, further into what is worked out there.
+_WITHIN = re.compile(r"=[\s\d.,+\-−*/×·÷()$€£%{}\\]*(?:\b[a-zA-Z]\b[\s\d.,+\-−*/×·÷()$%]*){0,3}$")
+#: A quotient that is worked out right behind it.
+_WORKED_OUT = re.compile(r"\s*\)?\s*[=*×·]")
 #: Words behind which a result may stand, or something given.
 _STATED = re.compile(
     r"\b(?:is|are|was|were|has|have|of|about|approximately|exactly|so|earns?|spends?|costs?|needs?"
@@ -71,7 +77,7 @@ def values(text: str) -> tuple[Value, ...]:
             continue
         before = text[max(0, match.start() - 48) : match.start()]
         result = match["name"] is None and _RESULT.search(before) is not None
-        stated = result or (match["name"] is None and _STATED.search(before) is not None)
+        stated = result or (match["name"] is None and _is_stated(match, name, before))
         found.append(Value(name, match.start(), match.end(), result, stated))
     for match in _EQUATION.finditer(text):
         left, right = "".join(match[1].split()), match[2].replace(",", "")
@@ -79,6 +85,12 @@ def values(text: str) -> tuple[Value, ...]:
             found.append(Value(f"{left}={right}", match.start(), match.end(), True, True))
     found.sort(key=lambda value: value.start)
     return tuple(found)
+
+
+def _is_stated(match: re.Match[str], name: str, before: str) -> bool:
+    if _STATED.search(before) or _WITHIN.search(before):
+        return True
+    return "/" in name and _WORKED_OUT.match(match.string, match.end()) is not None
 
 
 def first_uses(text: str) -> dict[str, Value]:
