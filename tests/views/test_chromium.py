@@ -1,7 +1,6 @@
 """The pages in a real browser: drawn, reached by keyboard, without errors, requests or barriers."""
 
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,16 +18,6 @@ from anabranch.views import tree_page, write_pages
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (Debian: chromium)")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from anabranch.curation.checks.findings import Finding, Sample
 from anabranch.curation.checks.values import derived, first_uses, names
 
 #: Branches that share more of their runs of words than this say nearly the same.
-ALIKE = 0.8
+ALIKE = 0.7
 #: Words in a run.
 RUN = 3
 #: A block whose results were known to this share before it only repeats them.
@@ -93,18 +93,22 @@ def answer_first(sample: Sample) -> Iterator[Finding]:
                 f"all {len(new)} results of the block stand before it",
             )
             continue
-        final = _final(sample, given)
-        if final is not None and final in derived(before, given) and final in new:
-            message = f"the final answer {final} stands before the block"
+        if _answered(sample, before, given, new):
+            message = f"the final answer {sample.answer} stands before the block"
             yield Finding("answer_first", number, 0, *block.span, message)
 
 
-def _final(sample: Sample, given: frozenset[str]) -> str | None:
-    if sample.answer is None:
-        return None
-    found = names(sample.answer)
-    value = next(iter(found)) if len(found) == 1 else None
-    return None if value in given else value
+def _answered(sample: Sample, before: str, given: frozenset[str], new: set[str]) -> bool:
+    """Whether the final answer stands before a block that finds it, as a result or as a text.
+
+    Answers of one character are everywhere and say nothing.
+    """
+    answer = (sample.answer or "").strip()
+    found = names(answer)
+    if len(found) == 1:
+        (value,) = found
+        return value not in given and value in new and value in derived(before, given)
+    return len(answer) > 1 and not answer.isdigit() and answer in before.replace(sample.problem, "")
 
 
 def near_duplicates(sample: Sample) -> Iterator[Finding]:

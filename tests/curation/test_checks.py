@@ -1,0 +1,187 @@
+"""Checks find what they are for, in lab samples with seeded defects and in words."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.curation.checks import KINDS, Checks, EvaluationSets, Finding, Sample
+from anabranch.curation.checks.values import names, values
+from anabranch.curation.checks.whole import survived
+from anabranch.dialects import get_dialect
+from anabranch.errors import RecordError
+from anabranch.jsonl import write_records
+from anabranch.lab.defects import NAMES, sample
+
+COUNT = 60
+Cli = Callable[..., Any]
+PARASON = get_dialect("parason")
+
+
+def text(*branches: str, before: str = "", after: str = "", titles: tuple[str, ...] = ()) -> str:
+    titles = titles or tuple(f"part {n}" for n, _ in enumerate(branches, 1))
+    plan = "".join(f"<Subtask>{n}: {t}</Subtask>" for n, t in enumerate(titles, 1))
+    body = "".join(f"<Thread>\n{n}: {b}\n</Thread>" for n, b in enumerate(branches, 1))
+    block = f"<Parallel><Outlines>{plan}</Outlines>{body}</Parallel>"
+    return f"<think>\n{before}{block}{after}\n</think>\n\\boxed{{41}}"
+
+
+def find(written: str, **known: Any) -> list[Finding]:
+    return Checks(survived=0).run(Sample(written, PARASON, **known))
+
+
+def kinds(written: str, **known: Any) -> list[str]:
+    return [finding.kind for finding in find(written, **known)]
+
+
+@pytest.mark.parametrize("defect", NAMES)
+def test_seeded_defects_are_found(defect: str) -> None:
+    checks = Checks(survived=0)
+    found = [{f.kind for f in checks.run(sample(2, n, defect))} for n in range(COUNT)]
+    assert sum(defect in one for one in found) >= 0.95 * COUNT
+
+
+def test_samples_without_a_defect_have_no_finding() -> None:
+    checks = Checks(survived=0)
+    bad = [n for n in range(COUNT) if checks.run(sample(2, n, None))]
+    assert len(bad) <= 0.05 * COUNT
+
+
+def test_a_leak_is_a_value_of_a_sibling_that_is_used() -> None:
+    first = "Tom has 12 * 3 = 36 apples."
+    (leak,) = find(text(first, "With the 36 found, we add 5: 36 + 5 = 41."))
+    assert (leak.kind, leak.block, leak.branch) == ("leak", 1, 2)
+    written = text(first, "With the 36 found, we add 5: 36 + 5 = 41.")
+    assert written[leak.start : leak.end] == "36"
+    # Whoever works it out, or was told, leaks nothing.
+    assert kinds(text(first, "Ann has 4 * 9 = 36 pears, so 36 + 5 = 41.")) == []
+    assert kinds(text(first, "The 36 in the box are left."), problem="A box of 36.") == []
+    assert kinds(text(first, "The 36 are left.", before="It is 30 + 6 = 36. ")) == []
+    assert kinds(text(first, "She gives 5 away, leaving 36 pears.")) == []
+    # Every sibling counts, not only the one before, and later ones too.
+    assert kinds(text(first, "It is 50 - 3 = 47.", "Then 36 and more.")) == ["leak"]
+    assert kinds(text("Then 47 and more.", "It is 50 - 3 = 47.")) == ["leak"]
+
+
+def test_a_block_that_only_repeats_comes_after_the_answer() -> None:
+    solved = "First 12 * 3 = 36, then 36 + 5 = 41. "
+    assert kinds(text("12 * 3 = 36", "36 + 5 = 41", before=solved))[:1] == ["answer_first"]
+    found = find(text("12 * 3 = 36; 36 + 5 = 41", "99 - 58 = 41", before=solved), answer="41")
+    assert [f.kind for f in found] == ["answer_first"]
+    assert "final answer 41" in found[0].message
+    assert kinds(text("12 * 3 = 36", "50 - 9 = 41", before="We do both. ")) == []
+
+
+def test_near_duplicates_share_words_and_results() -> None:
+    one = "The red box holds 12 rows of 3 apples each, that is 12 * 3 = 36 apples in all."
+    assert kinds(text(one, one.replace("red", "big"))) == ["near_duplicate"]
+    assert kinds(text(one, "The blue box holds 7 rows of 8 pears, that is 7 * 8 = 56.")) == []
+
+
+def test_a_plan_gives_no_results_away() -> None:
+    branches = ("12 * 3 = 36", "7 * 8 = 56")
+    (found,) = find(text(*branches, titles=("find that it is 36", "the pears")))
+    assert (found.kind, found.branch) == ("outline_reveals", 1)
+    assert kinds(text(*branches, titles=("12 rows of 3", "7 rows of 8"))) == []
+
+
+def test_format_and_lost_latex() -> None:
+    good = text("12 * 3 = 36", "7 * 8 = 56")
+    assert kinds(good.replace("<Subtask>2:", "<Subtask>3:")) == ["format", "format"]
+    assert kinds(good.replace("</Parallel>", "")) == ["format"]
+    (found,) = find(good.replace("12 * 3", "\x0crac{1}{2}"))
+    assert (found.kind, found.message) == ("control_character", "U+000C before 'r'")
+
+
+def test_answers_are_graded_again() -> None:
+    written = text("12 * 3 = 36", "7 * 8 = 56")
+    assert kinds(written, answer="41") == []
+    assert kinds(written, answer="42") == ["wrong_answer"]
+    assert kinds(written.replace("\\boxed{41}", ""), answer="42") == ["no_answer"]
+
+
+def test_what_survives_of_a_source() -> None:
+    written = text("12 * 3 = 36", "7 * 8 = 56", before="Two boxes. ", after="Together 92.")
+    whole = Sample(written, PARASON, source="Two boxes. 12 * 3 = 36\n7 * 8 = 56 Together 92.")
+    assert survived(whole) == 1.0
+    half = Sample(written, PARASON, source="Two boxes." + "x" * 40 + "Together 92.")
+    assert 0.2 < (survived(half) or 0) < 0.4
+    assert [f.kind for f in Checks(survived=0.8).run(half)] == ["lost_text"]
+
+
+def test_problems_of_evaluation_sets_are_seen(tmp_path: Path) -> None:
+    long = (
+        "A cook had three hundred carrots in a bucket he was using to cook meals for a restaurant"
+    )
+    path = tmp_path / "gsm.jsonl"
+    write_records(path, [{"id": "7", "problem": long}, {"id": "8", "problem": "How many?"}])
+    sets = EvaluationSets([path])
+    assert sets.find("Once a COOK had three hundred carrots in a bucket, he was using to cook it")
+    assert sets.find("how many") == "gsm/8"
+    assert sets.find("How many carrots?") is None
+    written = text("12 * 3 = 36", "7 * 8 = 56")
+    found = Checks(0, (str(path),)).run(Sample(written, PARASON, problem=long))
+    assert [f.message for f in found] == ["the problem is gsm/7, or shares words with it"]
+    write_records(path, [{"question": "x"}])
+    with pytest.raises(RecordError, match=r"gsm.jsonl:1: field 'problem'"):
+        EvaluationSets([path])
+
+
+def test_values_in_one_form() -> None:
+    assert names(r"1,200.50 is \frac{12}{5} or 12/5, not 7; 3^{20}") >= {"1200.5", "12/5", "20"}
+    assert "7" not in names("7 of 10")
+    assert [v.text for v in values("x2=31 and e6") if not v.result] == ["x2", "e6"]
+
+
+def test_unicode_and_other_scripts() -> None:
+    odd = "\u2028\u0085 数は 12 × 3 = 36 です \udc81"
+    assert kinds(text(odd, "7 * 8 = 56")) == []
+    assert kinds(text(odd, "前の 36 を使うと 36 + 5 = 41")) == ["leak"]
+
+
+def test_the_command_prints_findings_with_offsets(tmp_path: Path, cli: Cli) -> None:
+    path = tmp_path / "samples.jsonl"
+    leaking = text("12 * 3 = 36", "the 36 again")
+    rows = [{"id": "a", "text": leaking, "dialect": "parason"}, {"id": "b", "text": leaking[:-60]}]
+    write_records(path, rows)
+    done = cli("curate", "check", path, "--dialect", "parason", "--json")
+    first, second = (json.loads(line) for line in done.stdout.splitlines())
+    assert first["findings"][0]["kind"] == "leak"
+    assert leaking[first["findings"][0]["start"] :].startswith("36 again")
+    assert second["id"] == "b"
+    said = cli("curate", "check", path, "--dialect", "parason", "--fail", code=1).stdout
+    assert "2 rows, 2 with findings" in said
+
+
+def test_real_traces_name_the_malformed_row(shared_data: Path, cli: Cli, tmp_path: Path) -> None:
+    path = shared_data / "traces" / "parallel_r1_gsm8k.jsonl"
+    page = tmp_path / "page.html"
+    said = cli("curate", "check", path, "--html", page).stdout
+    assert "parallel-r1/gsm8k-475: missing_close: <Summary> is not closed" in said
+    assert "answer_first" in said
+    assert "The 20 worst rows" in page.read_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_can_be_read_by_everybody(
+    browser: Any, tmp_path: Path, cli: Cli, scheme: str
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe")
+    path = tmp_path / "samples.jsonl"
+    rows = [{"id": str(n), "text": text("12 * 3 = 36", "the 36 again")} for n in range(3)]
+    write_records(path, rows)
+    cli("curate", "check", path, "--dialect", "parason", "--html", tmp_path / "page.html")
+    page = browser.new_page(color_scheme=scheme)
+    page.goto((tmp_path / "page.html").as_uri())
+    page.locator("summary").first.click()
+    assert page.locator("mark").first.inner_text() == "36"
+    assert page.locator("svg").count() == 2
+    found = axe.Axe().run(page)
+    page.close()
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_every_kind_is_explained() -> None:
+    assert set(NAMES) <= set(KINDS)
