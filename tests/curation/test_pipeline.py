@@ -1,6 +1,5 @@
 """The whole pipeline against the annotator of lab traces, which fails one request in five."""
 
-import asyncio
 import json
 import os
 import random
@@ -10,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -18,7 +16,7 @@ import pytest
 from anabranch.dialects import get_dialect, parse
 from anabranch.jsonl import dump_line, read_rows, write_records
 from anabranch.lab.families import family_of
-from anabranch.lab.teacher import KINDS, LINE_END, Teacher, trace_rows
+from anabranch.lab.teacher import KINDS, LINE_END, Teacher, in_thread, trace_rows
 
 COUNT = 60
 CONFIG = f"""
@@ -37,23 +35,8 @@ Cli = Callable[..., Any]
 
 @pytest.fixture
 def teacher() -> Iterator[Teacher]:
-    """The annotator in a thread of its own."""
-    ready, loop = Event(), asyncio.new_event_loop()
-    served = Teacher(faults=0.2, seed=3)
-    done = asyncio.Event()
-
-    async def main() -> None:
-        async with served:
-            ready.set()
-            await done.wait()
-
-    thread = Thread(target=lambda: loop.run_until_complete(main()))
-    thread.start()
-    ready.wait(10)
-    yield served
-    loop.call_soon_threadsafe(done.set)
-    thread.join(10)
-    loop.close()
+    with in_thread(Teacher(faults=0.2, seed=3)) as served:
+        yield served
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import typer
 
 from anabranch import __version__
 from anabranch.cli import (
+    analyze,
     convert,
     curate,
     decode,
@@ -58,6 +59,8 @@ def _root(
     """Fork-join reasoning for language models."""
 
 
+app.command("analyze")(analyze.analyze)
+app.command("agreement")(analyze.agreement)
 app.command("demo")(demo.demo)
 app.command("solve")(solve.solve)
 app.command("decode")(decode.decode)

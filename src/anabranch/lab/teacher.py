@@ -13,8 +13,10 @@ import hashlib
 import json
 import random
 import re
+import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -200,6 +202,28 @@ _SPOILT: dict[str, Callable[[str], str]] = {
         + "\n```\nI hope it helps."
     ),
 }
+
+
+@contextmanager
+def in_thread(teacher: Teacher) -> Iterator[Teacher]:
+    """The teacher served from a thread with an event loop of its own."""
+    ready, ended = threading.Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+
+    async def main() -> None:
+        async with teacher:
+            ready.set()
+            await ended.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(main(),), daemon=True)
+    thread.start()
+    ready.wait()
+    try:
+        yield teacher
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+        loop.close()
 
 
 async def serve(port: int, faults: float, seed: int, ready: Callable[[str], None]) -> None:

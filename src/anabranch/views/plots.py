@@ -6,6 +6,7 @@ be told from either ground. matplotlib is an extra: `pip install 'anabranch[plot
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -68,7 +69,8 @@ def picture(columns: int = 1, *, height: float = 3.2, width: float = 7.0) -> Ite
 
 def _themed(svg: str) -> str:
     """Black becomes the colour of the text around the picture."""
-    svg = svg[svg.index("<svg") :].replace("#000000", "currentColor")
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.S)
+    svg = svg.replace("#000000", "currentColor")
     # Text has no fill of its own where it is black.
     return svg.replace("<svg ", '<svg fill="currentColor" ', 1)
 
