@@ -14,8 +14,14 @@ from anabranch.views.report import figure, heading, paragraph, table, write_repo
 Row = list[object]
 
 
+#: The annotator of traces that are written in parallel form.
+ITSELF = "parallel form"
+
+
 def agreement_sentence(found: Agreement | None, annotator: str) -> str:
     """What is known of how right the annotator is; belongs beside every share."""
+    if annotator == ITSELF:
+        return "Steps and kinds are those that the traces themselves give."
     if found is None:
         return (
             f"Steps and kinds are those of the {annotator}; how far it agrees with people on such "

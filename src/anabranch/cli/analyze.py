@@ -50,7 +50,7 @@ def analyze(
 ) -> None:
     """Shares of serial, AND and OR steps, and the ideal path of parallel decoding."""
     from anabranch.analysis import classifier
-    from anabranch.analysis.page import markdown, write_page
+    from anabranch.analysis.page import ITSELF, markdown, write_page
     from anabranch.analysis.report import by_difficulty, figures_of, summarise
 
     if url is not None and (not model or dialect is not None):
@@ -60,7 +60,7 @@ def analyze(
     every = [trace for of_file in rows.values() for trace in of_file]
     if dialect is not None:
         chosen = get_dialect(dialect)
-        annotator, structures = "parallel form", _parallel(every, chosen)
+        annotator, structures = ITSELF, _parallel(every, chosen)
     elif url is not None:
         annotator, structures = f"model {model}", _judged(every, url, model, api_key, cache)
     else:
