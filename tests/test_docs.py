@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.lab.bundled import bundled_model
+from anabranch.lab.teacher import Teacher, in_thread
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -36,10 +37,18 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def annotator():
+    """What the docs have at port 8001: `anabranch lab teacher`."""
+    with in_thread(Teacher()) as teacher:
+        yield teacher.url
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda page: page.name)
-def test_commands(page, folder, bundled_server, cli):
+def test_commands(page, folder, bundled_server, annotator, cli):
     for line in commands(page):
-        program, *rest = shlex.split(line.replace("http://127.0.0.1:8000", bundled_server))
+        line = line.replace("http://127.0.0.1:8000", bundled_server)
+        program, *rest = shlex.split(line.replace("http://127.0.0.1:8001", annotator))
         assert program == "anabranch", f"{page.name}: not a command of ours: {line}"
         cli(*rest)
 
