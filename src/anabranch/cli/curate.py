@@ -207,6 +207,7 @@ def status(
     show: Annotated[int, typer.Option(min=0, help="Rows without an answer that are listed.")] = 20,
 ) -> None:
     """How many rows left which stage how; the yield by difficulty; rows without an answer."""
+    from anabranch.curation.rows import end_of
     from anabranch.curation.runner import Tally
     from anabranch.curation.store import Store, yield_by_difficulty
 
@@ -216,10 +217,10 @@ def status(
     tally = Tally()
     lost = []
     for row in store.written():
-        tally.add(row)
-        outcome = next(reversed(row["status"].values()), {"status": "kept"})
-        if outcome["status"] in ("failed", "unreachable"):
-            lost.append((row["id"], outcome))
+        stage, ended, _ = end = end_of(row["status"])
+        tally.add(end)
+        if ended in ("failed", "unreachable"):
+            lost.append((row["id"], row["status"][stage]))
     _table(tally)
     for bucket, kept, count in yield_by_difficulty(store.written()):
         console.print(f"difficulty {bucket}: {kept} of {count} kept ({kept / count:.1%})")

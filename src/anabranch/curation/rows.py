@@ -12,6 +12,8 @@ from anabranch.records import Record
 #: ``unreachable`` because a model's endpoint failed, and tried again by the next run.
 Status = Literal["kept", "dropped", "failed", "unreachable"]
 
+#: Stage, status and reason with which a row ended.
+End = tuple[str, str, str]
 #: Stages whose result is ``{"text": …, "dialect": …}``.
 WRITERS = ("render", "convert", "cold_start")
 
@@ -61,3 +63,18 @@ class Row(Record):
     def outcome(self) -> Outcome:
         """How the row left the last stage that saw it."""
         return next(reversed(self.status.values()), Outcome(status="kept"))
+
+    @property
+    def end(self) -> End:
+        """Where and how it ended."""
+        return end_of(self.status)
+
+
+def end_of(status: dict[str, Any]) -> End:
+    """The last stage of a row's ``status``, as records or as plain data."""
+    stage, outcome = next(reversed(status.items()), ("", None))
+    if outcome is None:
+        return "", "kept", ""
+    if isinstance(outcome, Outcome):
+        return stage, outcome.status, outcome.reason
+    return stage, str(outcome["status"]), str(outcome.get("reason", ""))

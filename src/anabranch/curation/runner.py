@@ -9,7 +9,6 @@ are written to ``kept.jsonl`` at the end, as training reads them.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -21,15 +20,15 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import IO, Any
 
-from anabranch.curation.rows import Outcome, Row
+from anabranch.curation.rows import End, Outcome, Row, end_of
 from anabranch.curation.stage import Stage
 from anabranch.curation.store import Scan, Shard, Store, input_rows
 from anabranch.curation.treating import Asked, treat, treat_lines
 from anabranch.errors import RecordError
 from anabranch.jsonl import dump_line
 
-#: Written lines with their rows.
-Lines = AsyncGenerator[tuple[str, dict[str, Any]], None]
+#: Lines to write, with how their rows ended.
+Lines = AsyncGenerator[tuple[str, End], None]
 #: Rows that one worker process is given at a time.
 CHUNK = 64
 
@@ -50,11 +49,10 @@ class Tally:
     ends: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     stopped: str = ""
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, end: End) -> None:
         """Count a written row."""
         self.done += 1
-        stage, outcome = next(reversed(row["status"].items()), ("", {"status": "kept"}))
-        self.ends[(stage, outcome["status"], outcome.get("reason", ""))] += 1
+        self.ends[end] += 1
 
     def of(self, status: str) -> int:
         """How many rows have a status."""
@@ -95,7 +93,7 @@ async def run_stages(
     scan = store.scan(source, shard)
     tally = Tally(total=scan.total)
     for row in store.written():
-        tally.add(row)
+        tally.add(end_of(row["status"]))
     rows = _marked(islice(input_rows(source, shard), tally.done, None), scan)
     if any(stage.asks for stage in stages):
         before = store.previous(tally.done)
@@ -174,7 +172,7 @@ async def _asking(
                 return
             row = await window[0]
             window.popleft()
-            yield dump_line(row), row.to_json()
+            yield dump_line(row), row.end
     finally:
         for task in window:
             task.cancel()
@@ -188,7 +186,7 @@ async def _computing(
     stop: asyncio.Event | None,
 ) -> Lines:
     """Rows in order, from worker processes that are given some at a time."""
-    window: deque[Future[list[str]]] = deque()
+    window: deque[Future[list[tuple[str, End]]]] = deque()
     # Fresh processes: a fork would copy whatever threads the caller has.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         try:
@@ -200,8 +198,7 @@ async def _computing(
                     window.append(pool.submit(treat_lines, chunk, stages))
                 if not window:
                     return
-                lines = await asyncio.wrap_future(window.popleft())
-                for line in lines:
-                    yield line, json.loads(line)
+                for line in await asyncio.wrap_future(window.popleft()):
+                    yield line
         finally:
             pool.shutdown(cancel_futures=True)

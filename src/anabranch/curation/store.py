@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from pydantic import ValidationError
 
-from anabranch.curation.rows import Row
+from anabranch.curation.rows import Row, end_of
 from anabranch.errors import RecordError, UsageError
 from anabranch.jsonl import (
     atomic_writer,
@@ -56,12 +56,12 @@ class Shard:
 
 
 def input_rows(source: Path, shard: Shard | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of an input, checked; of a shard only its own.
+    """The rows of an input that was scanned; of a shard only its own.
 
     Raises:
-        RecordError: naming file, line and field.
+        RecordError: a line is not JSON.
     """
-    for place, (_, row) in enumerate(_checked(source)):
+    for place, (_, row) in enumerate(read_rows(source)):
         if shard is None or place % shard.of == shard.number - 1:
             yield row
 
@@ -77,8 +77,8 @@ def _checked(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _content(row: dict[str, Any]) -> bytes:
     """By what two rows are the same: problem and trace, but for white space and Unicode form."""
-    whole = Row.model_validate(row)
-    text = "\0".join(" ".join(part.split()) for part in (whole.problem, whole.trace))
+    trace = (row.get("data") or {}).get("sample", row).get("text", "")
+    text = "\0".join(" ".join(part.split()) for part in (row["problem"], trace))
     plain = unicodedata.normalize("NFC", text).encode("utf-8", "surrogatepass")
     return hashlib.sha256(plain).digest()
 
@@ -281,17 +281,12 @@ def yield_by_difficulty(rows: Iterable[dict[str, Any]]) -> list[tuple[str, int, 
     return [(f"{n / 5:g}–{(n + 1) / 5:g}", kept[n], every[n]) for n in sorted(every)]
 
 
-def _last(row: dict[str, Any]) -> str:
-    ends = list(row["status"].values())
-    return str(ends[-1]["status"]) if ends else "kept"
-
-
 def _kept(row: dict[str, Any]) -> bool:
-    return _last(row) == "kept"
+    return end_of(row["status"])[1] == "kept"
 
 
 def _unreachable(row: dict[str, Any]) -> bool:
-    return _last(row) == "unreachable"
+    return end_of(row["status"])[1] == "unreachable"
 
 
 def _sample(row: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from anabranch.annotation import Ask, AskFailed
-from anabranch.curation.rows import Outcome, Row
+from anabranch.curation.rows import End, Outcome, Row
 from anabranch.curation.stage import Drop, Keep, Result, Stage, Work
 from anabranch.errors import UsageError
 from anabranch.jsonl import dump_line
@@ -44,9 +44,10 @@ def treat_now(row: Row, stages: Sequence[Stage]) -> Row:
     return row
 
 
-def treat_lines(rows: Sequence[dict[str, Any]], stages: Sequence[Stage]) -> list[str]:
-    """Rows as lines of JSON: what a worker process does."""
-    return [dump_line(treat_now(Row.model_validate(row), stages)) for row in rows]
+def treat_lines(rows: Sequence[dict[str, Any]], stages: Sequence[Stage]) -> list[tuple[str, End]]:
+    """Rows as lines of JSON with their ends: what a worker process does."""
+    done = [treat_now(Row.model_validate(row), stages) for row in rows]
+    return [(dump_line(row), row.end) for row in done]
 
 
 def _begun(stage: Stage, row: Row) -> Work | Result:
