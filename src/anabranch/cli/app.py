@@ -20,6 +20,7 @@ from anabranch.cli import (
     demo,
     doctor,
     engine,
+    evaluate,
     experiment,
     gateway_admin,
     grade,
@@ -66,6 +67,7 @@ app.command("solve")(solve.solve)
 app.command("decode")(decode.decode)
 app.command("inspect")(inspect.inspect)
 app.command("convert")(convert.convert)
+app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)
 app.command("compare")(report.compare)
 app.command("plan")(plan.plan)

@@ -29,11 +29,21 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Markdown; the plot lies beside it.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="A page with pictures; trajectories lie beside it.")
+    ] = None,
+    suite: Annotated[str, typer.Option(help="Put its published results beside.")] = "",
     seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Accuracy, pass@k, maj@k, latency and format of runs, with 95 % intervals."""
     named = {_name(path, runs): _run(path) for path in runs}
+    if html is not None:
+        from anabranch.evaluation.page import write_page
+
+        files = {_name(path, runs): path for path in runs}
+        write_page(named, html, ", ".join(named), suite=suite, files=files, seed=seed)
+        typer.echo(f"written: {html}", err=True)
     if as_json:
         typer.echo(json.dumps(plain(named, seed), indent=1))
         return

@@ -20,6 +20,10 @@ from anabranch.metrics.intervals import mean, ratio_of_means
 from anabranch.records import Trajectory
 
 RESAMPLES = 2000
+#: Measures that are no shares.
+_AMOUNTS = frozenset(
+    {"critical_path", "total_tokens", "seconds", "prefill_tokens", "cached_tokens"}
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Sample:
     well_formed: bool | None
     seconds: float | None
     confidence: float | None
+    prefill: int | None = None
+    cached: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,8 @@ def samples_of(trajectories: Iterable[Trajectory], name: str = "the run") -> lis
                 metrics.well_formed,
                 trajectory.seconds,
                 sum(scores) / len(scores) if scores else None,
+                metrics.prefill_tokens,
+                metrics.cached_tokens,
             )
         )
     if not found:
@@ -101,9 +109,11 @@ class Run:
         """One number for each problem."""
         return {name: value(samples) for name, samples in self.problems.items()}
 
-    def mean(self, value: Callable[[Sequence[Sample]], float], seed: int = 0) -> Estimate:
-        """The mean over problems."""
-        return bootstrap(list(self.per_problem(value).values()), seed)
+    def mean(
+        self, value: Callable[[Sequence[Sample]], float], seed: int = 0, *, share: bool = True
+    ) -> Estimate:
+        """The mean over problems; ``share`` says whether a value is one, from 0 to 1."""
+        return bootstrap(list(self.per_problem(value).values()), seed, share=share)
 
     def ratio(
         self,
@@ -189,8 +199,12 @@ def summary(run: Run, seed: int = 0) -> dict[str, Any]:
         "samples": sum(map(len, run.problems.values())),
         "statuses": dict(Counter(s.status for samples in run.problems.values() for s in samples)),
     }
+    every = [sample for samples in run.problems.values() for sample in samples]
+    for name, field in (("prefill_tokens", "prefill"), ("cached_tokens", "cached")):
+        if all(getattr(sample, field) is not None for sample in every):
+            measures[name] = average(field)
     for name, value in measures.items():
-        found[name] = vars(run.mean(value, seed))
+        found[name] = vars(run.mean(value, seed, share=name not in _AMOUNTS))
     found["total / path"] = vars(run.ratio(average("total"), average("path"), seed))
     found["minimum detectable difference"] = detectable(run)
     return found
@@ -251,11 +265,11 @@ def compare(
     return Difference(measure, fmean(a), fmean(b), Estimate(*mean(gaps, seed=seed)), min(1.0, p))
 
 
-def bootstrap(values: Sequence[float], seed: int = 0) -> Estimate:
+def bootstrap(values: Sequence[float], seed: int = 0, *, share: bool = True) -> Estimate:
     """A mean and its bootstrap interval; where all values are alike, the rule of three says how
     far the truth of a share may lie."""
     middle, low, high = mean(values, seed=seed, samples=RESAMPLES)
-    if low == high and 0 <= middle <= 1:
+    if share and low == high:
         spread = min(1.0, 3.0 / len(values))
         return Estimate(middle, max(0.0, middle - spread), min(1.0, middle + spread))
     return Estimate(middle, low, high)

@@ -22,7 +22,7 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 p.note, figcaption, small { color: var(--dim); }
 table { border-collapse: collapse; margin: .6rem 0; display: block; overflow-x: auto; }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: left; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 figure { margin: 1rem 0; } svg { width: 100%; height: auto; max-width: 46rem; }
 details { border: 1px solid var(--line); border-radius: 6px; margin: .5rem 0; padding: .4rem .8rem;
   background: var(--panel); }
@@ -69,7 +69,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], caption: str = 
         for place in range(len(head))
     ]
     marks = [' class="n"' if one else "" for one in numbers]
-    top = "".join(f'<th scope="col"{m}>{escape(h)}</th>' for h, m in zip(head, marks, strict=True))
+    # A corner without words is no heading.
+    top = "".join(
+        f'<th scope="col"{mark}>{escape(name)}</th>' if name else "<td></td>"
+        for name, mark in zip(head, marks, strict=True)
+    )
     lines = [
         "<tr>"
         + "".join(f"<td{m}>{escape(c)}</td>" for c, m in zip(row, marks, strict=True))
