@@ -25,7 +25,7 @@ PROGRAM = [sys.executable, "-c", "from anabranch.cli.app import main; main()"]
 @pytest.fixture
 def problems(tmp_path: Path, cli: Cli) -> Path:
     path = tmp_path / "problems.jsonl"
-    cli("lab", "problems", "chains", "--count", 6, "--size", "3,5", "--output", path)
+    cli("lab", "problems", "chains", "--count", 6, "--size", "2,5", "--output", path)
     return path
 
 
@@ -78,7 +78,7 @@ def test_killed_and_resumed_is_the_same(problems: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def start(out: Path) -> subprocess.Popen[bytes]:
-        call = ["evaluate", problems, "-o", out, "-k", "3", "--temperature", "0.8"]
+        call = ["evaluate", problems, "-o", out, "-k", "2", "--temperature", "0.8"]
         call += ["--concurrency", "2"]
         return subprocess.Popen(
             [*PROGRAM, *map(str, call)], env=environment, stdout=subprocess.DEVNULL
