@@ -2,6 +2,7 @@
 
 Label files hold places and labels only, never the text: the traces themselves may not be passed on.
 A label is of a paragraph; an annotator's answer for it is that of its step which covers most of it.
+Intervals are 95 %, by bootstrap over traces, since labels of one trace are not independent.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from anabranch.analysis.structure import KINDS, Kind, Structure
 from anabranch.errors import RecordError
 from anabranch.jsonl import read_rows
-from anabranch.metrics.intervals import wilson
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Label:
         file, id: the trace.
         start, end: offsets in its text.
         kind: what the place is.
-        needs_previous: whether it uses what the labelled place before it found; None: not said.
+        needs_previous: whether it uses what stands right before it; None: not said.
         held_out: whether it was not looked at while the classifier was made.
     """
 
@@ -74,37 +74,32 @@ def label_rows(name: str, row: str, structure: Structure) -> list[dict[str, Any]
     ]
 
 
+class Pair(NamedTuple):
+    """What two annotators say of one place, and in which trace it is."""
+
+    first: str
+    second: str
+    trace: str = ""
+
+
 @dataclass(frozen=True)
 class Agreement:
     """Of pairs of labels, the first taken as right where a recall is given.
 
     Attributes:
         pairs: counts by (first, second).
-        interval: 95 %, of the share that is equal.
-        kappa: Cohen's, with its bootstrap interval over places.
+        accuracy: the share of equal pairs, with its interval.
+        kappa: Cohen's, with its interval.
     """
 
     pairs: Mapping[tuple[str, str], int]
+    accuracy: tuple[float, float, float]
     kappa: tuple[float, float, float]
 
     @property
     def total(self) -> int:
+        """How many pairs there are."""
         return sum(self.pairs.values())
-
-    @property
-    def equal(self) -> int:
-        """How many pairs are equal."""
-        return sum(count for (one, other), count in self.pairs.items() if one == other)
-
-    @property
-    def accuracy(self) -> float:
-        """The share of pairs that are equal."""
-        return self.equal / self.total if self.total else 0.0
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95 % interval of the accuracy."""
-        return wilson(self.equal, self.total)
 
     def recall(self, kind: str) -> tuple[int, int]:
         """Of the first's labels of a kind, how many the second gave too, and how many there are."""
@@ -117,7 +112,7 @@ class Agreement:
         return self.pairs.get((kind, kind), 0), of_kind
 
 
-def agree(pairs: Sequence[tuple[str, str]], *, seed: int = 0, samples: int = 1000) -> Agreement:
+def agree(pairs: Sequence[Pair], *, seed: int = 0, samples: int = 1000) -> Agreement:
     """The agreement of pairs of labels.
 
     Raises:
@@ -125,46 +120,66 @@ def agree(pairs: Sequence[tuple[str, str]], *, seed: int = 0, samples: int = 100
     """
     if not pairs:
         raise ValueError("no pair of labels")
+    groups: dict[str, list[Pair]] = {}
+    for number, pair in enumerate(pairs):
+        groups.setdefault(pair.trace or f"#{number}", []).append(pair)
+    traces = list(groups.values())
     rng = random.Random(seed)
-    drawn = sorted(_kappa(rng.choices(pairs, k=len(pairs))) for _ in range(samples))
-    low, high = drawn[int(0.025 * samples)], drawn[int(0.975 * samples) - 1]
-    return Agreement(Counter(pairs), (_kappa(pairs), low, high))
+    drawn = []
+    for _ in range(samples):
+        chosen = [pair for trace in rng.choices(traces, k=len(traces)) for pair in trace]
+        drawn.append((_equal(chosen), _kappa(chosen)))
+    return Agreement(
+        Counter((pair.first, pair.second) for pair in pairs),
+        (_equal(pairs), *_middle([equal for equal, _ in drawn])),
+        (_kappa(pairs), *_middle([kappa for _, kappa in drawn])),
+    )
 
 
-def _kappa(pairs: Sequence[tuple[str, str]]) -> float:
+def _middle(values: list[float]) -> tuple[float, float]:
+    values.sort()
+    return values[int(0.025 * len(values))], values[int(0.975 * len(values)) - 1]
+
+
+def _equal(pairs: Sequence[Pair]) -> float:
+    return sum(pair.first == pair.second for pair in pairs) / len(pairs)
+
+
+def _kappa(pairs: Sequence[Pair]) -> float:
     """Cohen's kappa (1960); 1 where both give one label throughout."""
-    total = len(pairs)
-    equal = sum(one == other for one, other in pairs) / total
-    first, second = Counter(one for one, _ in pairs), Counter(other for _, other in pairs)
-    chance = sum(first[kind] * second[kind] for kind in first) / total**2
-    return 1.0 if chance == 1 else (equal - chance) / (1 - chance)
+    first = Counter(pair.first for pair in pairs)
+    second = Counter(pair.second for pair in pairs)
+    chance = sum(first[kind] * second[kind] for kind in first) / len(pairs) ** 2
+    return 1.0 if chance == 1 else (_equal(pairs) - chance) / (1 - chance)
 
 
 def compare_labels(
     labels: Sequence[Label], structure: Callable[[str, str], Structure]
-) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+) -> tuple[list[Pair], list[Pair]]:
     """Pairs of kinds, and pairs of whether the place before is needed, for labelled places.
 
     Args:
         labels: of an annotator.
         structure: what another one says of the trace with a file and an id.
     """
-    kinds: list[tuple[str, str]] = []
-    needs: list[tuple[str, str]] = []
+    kinds: list[Pair] = []
+    needs: list[Pair] = []
     seen: dict[tuple[str, str], Structure] = {}
-    before: Label | None = None
-    for label in sorted(labels, key=lambda one: (one.file, one.id, one.start)):
+    for label in labels:
         key = (label.file, label.id)
         if key not in seen:
             seen[key] = structure(*key)
+        steps = seen[key].steps
         place = _covering(seen[key], label)
-        kinds.append((label.kind, seen[key].steps[place].kind if place is not None else "none"))
-        if before is not None and (before.file, before.id) == key and place is not None:
-            last = _covering(seen[key], before)
-            if label.needs_previous is not None and last is not None:
-                said = last == place or last in seen[key].steps[place].needs
-                needs.append((str(label.needs_previous), str(said)))
-        before = label
+        said = steps[place].kind if place is not None else "none"
+        trace = f"{label.file}/{label.id}"
+        kinds.append(Pair(label.kind, said, trace))
+        if place is not None and label.needs_previous is not None:
+            # A place inside a longer step follows on what stands before it there.
+            inside = steps[place].start < label.start
+            if inside or place:
+                follows = inside or place - 1 in steps[place].needs
+                needs.append(Pair(str(label.needs_previous), str(follows), trace))
     return kinds, needs
 
 

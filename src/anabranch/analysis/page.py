@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from anabranch.analysis.agreement import Agreement
@@ -12,122 +13,172 @@ from anabranch.views.plots import bars, histogram
 from anabranch.views.report import figure, heading, paragraph, table, write_report
 
 Row = list[object]
+HEAD = ("", "of tokens", "of steps", "of steps, each problem alike")
 
 
-#: The annotator of traces that are written in parallel form.
-ITSELF = "parallel form"
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How far the annotator agrees with labels by hand: on kinds, and on what needs what."""
+
+    kinds: Agreement
+    needs: Agreement | None
 
 
-def agreement_sentence(found: Agreement | None, annotator: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a report shows.
+
+    Attributes:
+        traces, summaries: by file.
+        annotator: who said what the steps of sequential traces are.
+        unit: what a token is.
+        measured: of the annotator, None where it was not measured.
+    """
+
+    traces: Mapping[str, Sequence[TraceFigures]]
+    summaries: Mapping[str, Summary]
+    annotator: str
+    unit: str
+    measured: Measured | None = None
+
+    @property
+    def itself(self) -> bool:
+        """Whether every trace says itself what its steps are."""
+        return all(one.itself == one.traces for one in self.summaries.values())
+
+
+def agreement_sentences(shown: Shown) -> str:
     """What is known of how right the annotator is; belongs beside every share."""
-    if annotator == ITSELF:
+    if shown.itself:
         return "Steps and kinds are those that the traces themselves give."
-    if found is None:
+    if shown.measured is None:
         return (
-            f"Steps and kinds are those of the {annotator}; how far it agrees with people on such "
-            "traces was not measured here (--labels)."
+            f"Steps and kinds of sequential traces are those of the {shown.annotator}; how far it "
+            "agrees with people on them was not measured here (--labels)."
         )
-    low, high = found.interval
+    found, needs = shown.measured.kinds, shown.measured.needs
     kinds = ", ".join(
         f"{kind}: {found.recall(kind)[0]} of {found.recall(kind)[1]} found, "
         f"{found.precision(kind)[0]} of {found.precision(kind)[1]} named were right"
         for kind in KINDS
     )
-    return (
-        f"Steps and kinds are those of the {annotator}. On {found.total} steps labelled by hand "
-        f"and held out it agrees in {found.accuracy:.0%} ({low:.0%} to {high:.0%}), "
-        f"Cohen's κ {found.kappa[0]:.2f} ({found.kappa[1]:.2f} to {found.kappa[2]:.2f}); {kinds}."
+    said = (
+        f"Steps and kinds of sequential traces are those of the {shown.annotator}. "
+        f"On {found.total} steps labelled by hand and held out it agrees in {_agreed(found)}; "
+        f"{kinds}."
     )
+    if needs is not None:
+        said += (
+            " On whether a step needs what stands before it, which ideal paths rest on, it agrees "
+            f"in {_agreed(needs)}."
+        )
+    return said
+
+
+def _agreed(found: Agreement) -> str:
+    share, kappa = found.accuracy, found.kappa
+    return (
+        f"{share[0]:.0%} ({share[1]:.0%} to {share[2]:.0%}), "
+        f"Cohen's κ {kappa[0]:.2f} ({kappa[1]:.2f} to {kappa[2]:.2f})"
+    )
+
+
+def about(summary: Summary) -> str:
+    """How many traces there are, and what is odd about them."""
+    said = f"{summary.traces} traces of {summary.problems} problems, {summary.empty} empty."
+    if 0 < summary.itself < summary.traces:
+        said += f" {summary.itself} are in parallel form and say themselves what their steps are."
+    if summary.faults:
+        faults = (f"{name.replace('_', ' ')}: {n}" for name, n in summary.faults.items())
+        said += f" Odd among them: {', '.join(faults)}."
+    return said
 
 
 def rows_of(summary: Summary) -> list[Row]:
     """The table of a summary."""
     rows: list[Row] = []
     for kind, name in (("serial", "serial"), ("subtask", "AND: subtask"), ("trial", "OR: trial")):
-        rows.append([name, _shown(summary.by_tokens[kind]), _shown(summary.by_steps[kind])])
-    rows.append(["trials among parallel steps", "", _shown(summary.or_share)])
+        of = (summary.by_tokens[kind], summary.by_steps[kind], summary.by_problem[kind])
+        rows.append([name, *map(_shown, of)])
+    rows.append(
+        [
+            "trials among parallel steps",
+            "",
+            _shown(summary.or_share),
+            _shown(summary.or_share_by_problem),
+        ]
+    )
     for width, gain in summary.gains.items():
         name = f"{width} branches at once" if width else "any number at once"
-        rows.append([f"ideal gain, {name}", _times(gain), ""])
-    rows.append(["tokens of a trace", _number(summary.tokens), ""])
-    rows.append(["ideal path of a trace", _number(summary.path), ""])
+        rows.append([f"ideal gain, {name}", _times(gain), "", ""])
+    rows.append(["tokens of a trace", _number(summary.tokens), "", ""])
+    rows.append(["ideal path of a trace", _number(summary.path), "", ""])
     return rows
 
 
-HEAD = ("", "of tokens", "of steps")
-
-
-def markdown(
-    summaries: Mapping[str, Summary], found: Agreement | None, annotator: str, unit: str
-) -> str:
+def markdown(shown: Shown) -> str:
     """The tables as Markdown, with what is known of the annotator."""
     lines = []
-    for name, summary in summaries.items():
+    for name, summary in shown.summaries.items():
         lines += [
             f"## {name}",
             "",
-            f"{summary.traces} traces of {summary.problems} problems, {summary.empty} empty.",
+            about(summary),
             "",
-            "| | of tokens | of steps |",
-            "|---|---|---|",
+            f"| {' | '.join(HEAD)} |",
+            "|---|---|---|---|",
             *(f"| {' | '.join(map(str, row))} |" for row in rows_of(summary)),
             "",
         ]
-    lines += [agreement_sentence(found, annotator), f"Tokens: {unit}."]
+    lines += [agreement_sentences(shown), f"Tokens: {shown.unit}."]
     return "\n".join(lines) + "\n"
 
 
-def write_page(
-    path: Path,
-    traces: Mapping[str, Sequence[TraceFigures]],
-    summaries: Mapping[str, Summary],
-    found: Agreement | None,
-    annotator: str,
-    unit: str,
-) -> None:
-    """Write the page: tables and pictures of each file."""
-    write_report(path, "What is in the traces", _parts(traces, summaries, found, annotator, unit))
+def write_page(path: Path, shown: Shown) -> None:
+    """Write the page: tables and pictures of each file.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    write_report(path, "What is in the traces", _parts(shown))
 
 
-def _parts(
-    traces: Mapping[str, Sequence[TraceFigures]],
-    summaries: Mapping[str, Summary],
-    found: Agreement | None,
-    annotator: str,
-    unit: str,
-) -> Iterator[str]:
-    yield paragraph(agreement_sentence(found, annotator))
+def _parts(shown: Shown) -> Iterator[str]:
+    yield paragraph(agreement_sentences(shown))
     yield paragraph(
-        f"Tokens: {unit}. Intervals are 95 %, by bootstrap over problems. The ideal gain is all "
-        "tokens over the heaviest chain of steps that need one another: no decoding that keeps "
-        "these steps can be faster.",
+        f"Tokens: {shown.unit}. Intervals are 95 %, by bootstrap over problems. The ideal gain is "
+        "all tokens over the heaviest chain of steps that need one another: no decoding that keeps "
+        "these steps can be faster. With a limit on branches it is that of list scheduling, the "
+        "step with the heaviest rest first: at most 2 − 1/branches times the best schedule.",
         note=True,
     )
-    for name, summary in summaries.items():
+    for name, summary in shown.summaries.items():
         yield heading(name)
-        yield paragraph(
-            f"{summary.traces} traces of {summary.problems} problems, {summary.empty} empty."
-        )
+        yield paragraph(about(summary))
         yield table(HEAD, rows_of(summary))
         shares: dict[str, float] = {k: round(100 * summary.by_tokens[k][0], 1) for k in KINDS}
         yield figure("Shares of tokens, per cent", bars(shares))
-        gains = [trace.gain for trace in traces[name] if trace.steps]
+        gains = [trace.gain for trace in shown.traces[name] if trace.steps]
         yield figure("Ideal gain of each trace", histogram(gains, "tokens over the ideal path"))
-        parts = by_difficulty(traces[name])
+        parts = by_difficulty(shown.traces[name])
         if parts:
-            yield table(
-                ("difficulty", "traces", "AND of tokens", "OR of tokens", "ideal gain"),
-                [
-                    [
-                        level,
-                        one.traces,
-                        _shown(one.by_tokens["subtask"]),
-                        _shown(one.by_tokens["trial"]),
-                        _times(one.gains[0]),
-                    ]
-                    for level, one in parts.items()
-                ],
-            )
+            yield _difficulties(parts)
+
+
+def _difficulties(parts: Mapping[str, Summary]) -> str:
+    return table(
+        ("difficulty", "traces", "AND of tokens", "OR of tokens", "ideal gain"),
+        [
+            [
+                level,
+                one.traces,
+                _shown(one.by_tokens["subtask"]),
+                _shown(one.by_tokens["trial"]),
+                _times(one.gains[0]),
+            ]
+            for level, one in parts.items()
+        ],
+    )
 
 
 def _shown(value: Figure | None) -> str:

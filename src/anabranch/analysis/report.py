@@ -6,11 +6,12 @@ a problem together; a gain is the mean over traces.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.analysis.structure import KINDS, WIDTHS, Count, Structure, quarter
+from anabranch.analysis.structure import KINDS, WIDTHS, Count, Structure, quarter, schedule
 from anabranch.metrics.intervals import mean, ratio_of_means
 
 Figure = tuple[float, float, float]
@@ -26,6 +27,9 @@ class TraceFigures:
         steps, tokens: its size.
         step_counts, kind_tokens: by kind.
         paths: ideal path by branches at once, 0 for no limit.
+        faults: what is odd about it (:class:`anabranch.annotation.traces.SequentialTrace`, and
+            ``malformed``, ``not_english``).
+        itself: whether the trace says itself what its steps are.
     """
 
     id: str
@@ -36,6 +40,8 @@ class TraceFigures:
     step_counts: Mapping[str, int]
     kind_tokens: Mapping[str, float]
     paths: Mapping[int, float]
+    faults: tuple[str, ...] = ()
+    itself: bool = False
 
     @property
     def gain(self) -> float:
@@ -44,11 +50,19 @@ class TraceFigures:
 
 
 def figures_of(
-    name: str, problem: str, difficulty: str, structure: Structure, count: Count = quarter
+    name: str,
+    problem: str,
+    difficulty: str,
+    structure: Structure,
+    count: Count = quarter,
+    *,
+    faults: tuple[str, ...] = (),
+    itself: bool = False,
 ) -> TraceFigures:
-    """The figures of one trace."""
+    """The figures of one trace; arguments as the attributes of :class:`TraceFigures`."""
     sizes = structure.sizes(count)
     kinds = [step.kind for step in structure.steps]
+    needs = [step.needs for step in structure.steps]
     return TraceFigures(
         name,
         problem,
@@ -57,7 +71,9 @@ def figures_of(
         sum(sizes),
         {kind: kinds.count(kind) for kind in KINDS},
         {kind: sum(s for s, k in zip(sizes, kinds, strict=True) if k == kind) for kind in KINDS},
-        {width: structure.ideal_path(width, count) for width in WIDTHS},
+        {width: schedule(sizes, needs, width) for width in WIDTHS},
+        faults,
+        itself,
     )
 
 
@@ -67,8 +83,13 @@ class Summary:
 
     Attributes:
         traces, problems, empty: how many; empty ones have no step and count nowhere else.
-        by_tokens, by_steps: shares of the kinds.
+        itself: of the traces, how many say themselves what their steps are.
+        faults: how many traces have which, empty ones included.
+        by_tokens, by_steps: shares of the kinds, all traces taken together.
+        by_problem: shares of steps, each problem counting the same: a long trace no more than a
+            short one.
         or_share: of the steps that are no serial ones, the share of trials; None without any.
+        or_share_by_problem: the same, each problem counting the same.
         gains: tokens over the ideal path, by branches at once.
         tokens, path: means.
     """
@@ -76,9 +97,13 @@ class Summary:
     traces: int
     problems: int
     empty: int
+    itself: int
+    faults: dict[str, int]
     by_tokens: dict[str, Figure]
     by_steps: dict[str, Figure]
+    by_problem: dict[str, Figure]
     or_share: Figure | None
+    or_share_by_problem: Figure | None
     gains: dict[int, Figure]
     tokens: Figure
     path: Figure
@@ -89,9 +114,13 @@ class Summary:
             "traces": self.traces,
             "problems": self.problems,
             "empty": self.empty,
+            "parallel_form": self.itself,
+            "faults": self.faults,
             "by_tokens": self.by_tokens,
             "by_steps": self.by_steps,
+            "by_steps_of_a_problem": self.by_problem,
             "or_share_of_parallel_steps": self.or_share,
+            "or_share_of_parallel_steps_of_a_problem": self.or_share_by_problem,
             "ideal_gain": {str(width or "unlimited"): v for width, v in self.gains.items()},
             "tokens": self.tokens,
             "ideal_path": self.path,
@@ -111,6 +140,9 @@ def summarise(traces: Sequence[TraceFigures]) -> Summary | None:
     def total(what: Any) -> list[float]:
         return [float(sum(what(trace) for trace in group)) for group in problems]
 
+    def shares(what: Any) -> list[float]:
+        return [one / all_ for one, all_ in zip(total(what), steps, strict=True)]
+
     tokens, steps = total(lambda t: t.tokens), total(lambda t: t.steps)
     parallel = total(lambda t: t.step_counts["subtask"] + t.step_counts["trial"])
     trials = total(lambda t: t.step_counts["trial"])
@@ -118,6 +150,8 @@ def summarise(traces: Sequence[TraceFigures]) -> Summary | None:
         traces=len(full),
         problems=len(problems),
         empty=len(traces) - len(full),
+        itself=sum(trace.itself for trace in full),
+        faults=dict(sorted(Counter(one for trace in traces for one in trace.faults).items())),
         by_tokens={
             kind: ratio_of_means(total(lambda t, k=kind: t.kind_tokens[k]), tokens)
             for kind in KINDS
@@ -125,7 +159,12 @@ def summarise(traces: Sequence[TraceFigures]) -> Summary | None:
         by_steps={
             kind: ratio_of_means(total(lambda t, k=kind: t.step_counts[k]), steps) for kind in KINDS
         },
+        by_problem={kind: _mean(shares(lambda t, k=kind: t.step_counts[k])) for kind in KINDS},
         or_share=_ratio(trials, parallel),
+        or_share_by_problem=_ratio(
+            shares(lambda t: t.step_counts["trial"]),
+            shares(lambda t: t.step_counts["subtask"] + t.step_counts["trial"]),
+        ),
         gains={
             width: _mean([sum(t.tokens / t.paths[width] for t in g) / len(g) for g in problems])
             for width in WIDTHS

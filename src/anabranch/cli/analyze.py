@@ -1,38 +1,50 @@
-"""`anabranch analyze` and `anabranch agreement`: what is in traces, and who agrees on it."""
+"""`anabranch analyze`: what is in traces. Labels are in :mod:`anabranch.cli.analyze_labels`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.markdown import Markdown
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from anabranch.cli.analyze_labels import against, agreement_json, write_labels
+from anabranch.cli.analyze_labels import agreement as agreement
 from anabranch.cli.common import console
-from anabranch.cli.traces import Trace, read_traces
-from anabranch.dialects import Dialect, get_dialect
+from anabranch.cli.traces import Trace, choose_dialect, read_traces
+from anabranch.dialects import Dialect, dialect_names, get_dialect, parse
 from anabranch.errors import RecordError, UsageError
-from anabranch.jsonl import write_records
 
 if TYPE_CHECKING:
-    from anabranch.analysis.agreement import Agreement, Label
+    from anabranch.analysis.annotators import Told
     from anabranch.analysis.structure import Structure
+
+Rows = dict[str, list[Trace]]
 
 
 def analyze(
     files: Annotated[list[Path], typer.Argument(help="Traces: JSON Lines.")],
     dialect: Annotated[
-        str | None, typer.Option(help="The traces are parallel, in this dialect.")
+        str | None,
+        typer.Option(
+            help="All traces are parallel, in this dialect. Default: those that look "
+            "parallel are, in the dialect that they look like."
+        ),
     ] = None,
     field: Annotated[str, typer.Option(help="Where a row has its text.")] = "text",
     labels: Annotated[
-        Path | None, typer.Option(help="Labels by hand of these files, to measure agreement.")
+        list[Path] | None,
+        typer.Option(help="Labels by hand of these files, to measure agreement; repeatable."),
     ] = None,
-    write_labels: Annotated[
-        Path | None, typer.Option(help="Write the labels found, for `anabranch agreement`.")
+    labels_to: Annotated[
+        Path | None,
+        typer.Option("--write-labels", help="Write the labels found, for `anabranch agreement`."),
     ] = None,
     url: Annotated[
         str | None, typer.Option(help="Endpoint of a model that judges, instead of the classifier.")
@@ -42,6 +54,9 @@ def analyze(
     cache: Annotated[Path, typer.Option(help="File of the model's answers.")] = Path(
         "answers.sqlite"
     ),
+    budget_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of the judge.")
+    ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="Folder of a tokenizer; else a token is 4 characters.")
     ] = None,
@@ -49,63 +64,61 @@ def analyze(
     html: Annotated[Path | None, typer.Option(help="Write a page.")] = None,
 ) -> None:
     """Shares of serial, AND and OR steps, and the ideal path of parallel decoding."""
-    from anabranch.analysis import classifier
-    from anabranch.analysis.page import ITSELF, markdown, write_page
-    from anabranch.analysis.report import by_difficulty, figures_of, summarise
+    from anabranch.analysis.classifier import NAME
+    from anabranch.analysis.page import Shown, markdown, write_page
+    from anabranch.analysis.report import summarise
 
     if url is not None and (not model or dialect is not None):
         raise UsageError("--url needs --model, and is for sequential traces")
     count, unit = _measure(tokenizer)
-    rows = {path.name: _read(path, field) for path in files}
-    every = [trace for of_file in rows.values() for trace in of_file]
-    if dialect is not None:
-        chosen = get_dialect(dialect)
-        annotator, structures = ITSELF, _parallel(every, chosen)
-    elif url is not None:
-        annotator, structures = f"model {model}", _judged(every, url, model, api_key, cache)
-    else:
-        annotator = classifier.NAME
-        structures = [classifier.classify(trace.text) for trace in every]
-    by_file = dict(zip(rows, _split(structures, [len(of) for of in rows.values()]), strict=True))
-    figures = {
-        name: [
-            figures_of(
-                trace.id, _text(trace.row, "problem"), _text(trace.row, "difficulty"), s, count
-            )
-            for trace, s in zip(rows[name], found, strict=True)
-        ]
-        for name, found in by_file.items()
-    }
+    bad: list[str] = []
+    rows = {name: _read(path, field, bad) for name, path in _names(files).items()}
+    asked = None if url is None else (url, model, api_key, cache, budget_tokens)
+    told = _tell(files, rows, dialect, field, asked)
+    for name, trace, said in _each(rows, told):
+        if said.structure is None:
+            bad.append(f"{name}: {trace.id}: {said.failure}")
+    figures = {name: _figures(rows[name], told[name], count) for name in rows}
     summaries = {name: s for name, of in figures.items() if (s := summarise(of)) is not None}
+    for line in bad:
+        typer.echo(f"anabranch: {line}", err=True)
     if not summaries:
+        if bad:
+            raise typer.Exit(1)
         raise RecordError("no trace has a step", path=", ".join(map(str, files)))
-    measured = None
-    if labels is not None:
-        measured = _against(labels, rows, classifier.classify if url is None else None, by_file)
-    if write_labels is not None:
-        _write_labels(write_labels, rows, by_file)
-    if html is not None:
-        write_page(html, figures, summaries, measured, annotator, unit)
-        typer.echo(f"written: {html}", err=True)
+    known = _known(rows, told) if labels or labels_to else {}
+    measured = against(labels, known) if labels else None
+    annotator = NAME if url is None else f"model {model}"
+    shown = Shown(figures, summaries, annotator, unit, measured)
+    if labels_to is not None:
+        write_labels(labels_to, known)
     if as_json:
-        data = {
-            name: {
-                **summary.to_json(),
-                "by_difficulty": {k: v.to_json() for k, v in by_difficulty(figures[name]).items()},
-            }
-            for name, summary in summaries.items()
-        }
-        known = _agreement_json(measured) if measured else None
-        typer.echo(
-            json.dumps({"annotator": annotator, "agreement": known, "files": data}, indent=1)
-        )
+        typer.echo(json.dumps(_json(shown), indent=1))
     else:
-        console.print(Markdown(markdown(summaries, measured, annotator, unit)))
+        console.print(Markdown(markdown(shown)))
+    if html is not None:
+        write_page(html, shown)
+        typer.echo(f"written: {html}", err=True)
+    if bad:
+        raise typer.Exit(1)
 
 
-def _read(path: Path, field: str) -> list[Trace]:
-    found = list(read_traces(path, field=field))
-    if not found:
+def _names(files: list[Path]) -> dict[str, Path]:
+    """Files by name; by path where names are equal.
+
+    Raises:
+        UsageError: one is named twice.
+    """
+    names = [path.name for path in files]
+    found = {n if names.count(n) == 1 else str(p): p for n, p in zip(names, files, strict=True)}
+    if len(found) < len(files):
+        raise UsageError("a file is named twice")
+    return found
+
+
+def _read(path: Path, field: str, bad: list[str]) -> list[Trace]:
+    found = list(read_traces(path, field=field, on_error=lambda error: bad.append(str(error))))
+    if not found and not bad:
         raise RecordError("holds no trace", path=path)
     return found
 
@@ -121,27 +134,69 @@ def _measure(tokenizer: Path | None) -> tuple[Callable[[str], float], str]:
     return lambda text: len(loaded.encode(text)), f"of the tokenizer in {tokenizer}"
 
 
-def _parallel(traces: list[Trace], dialect: Dialect) -> list[Structure]:
-    from anabranch.analysis.parallel import structure_of
+def _tell(
+    files: list[Path],
+    rows: Rows,
+    dialect: str | None,
+    field: str,
+    asked: tuple[str, str, str | None, Path, int | None] | None,
+) -> dict[str, list[Told]]:
+    """What is said of each trace, by file."""
+    from anabranch.analysis.annotators import by_classifier, by_itself
 
-    return [structure_of(trace.text, dialect) for trace in traces]
+    found: dict[tuple[str, int], Told] = {}
+    left: list[tuple[str, int]] = []
+    for path, (name, traces) in zip(files, rows.items(), strict=True):
+        forced = get_dialect(dialect) if dialect is not None else None
+        usual = forced or _dialect(path, field, traces)
+        for number, trace in enumerate(traces):
+            own = forced or _own(trace) or usual
+            if own and (forced or list(parse(trace.text, own).all_blocks())):
+                found[name, number] = by_itself(trace.text, own)
+            else:
+                left.append((name, number))
+    if asked is None:
+        rest = [by_classifier(rows[name][number].text) for name, number in left]
+    else:
+        rest = _judged([rows[name][number] for name, number in left], *asked)
+    found.update(zip(left, rest, strict=True))
+    return {name: [found[name, n] for n in range(len(of))] for name, of in rows.items()}
+
+
+def _own(trace: Trace) -> Dialect | None:
+    named = trace.trajectory.dialect if trace.trajectory else ""
+    return get_dialect(named) if named else None
+
+
+def _dialect(path: Path, field: str, traces: list[Trace]) -> Dialect | None:
+    """The dialect that texts look like; None where none of the first has a block in any."""
+    for trace in islice((one for one in traces if _own(one) is None), 20):
+        for name in dialect_names():
+            if list(parse(trace.text, get_dialect(name)).all_blocks()):
+                return choose_dialect(None, path, field)
+    return None
 
 
 def _judged(
-    traces: list[Trace], url: str, model: str, key: str | None, cache: Path
-) -> list[Structure]:
-    from anabranch.analysis.judge import judge
-    from anabranch.annotation import Annotator, AnswerCache
+    traces: list[Trace], url: str, model: str, key: str | None, cache: Path, tokens: int | None
+) -> list[Told]:
+    from anabranch.analysis.annotators import by_judge
+    from anabranch.annotation import Annotator, AnswerCache, Budget
     from anabranch.engines.retry import Retries
     from anabranch.engines.transport import Transport
 
-    async def main() -> list[Structure]:
+    questions = [(_text(trace.row, "problem"), trace.text) for trace in traces]
+    columns = (TextColumn("judging"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+
+    async def main() -> list[Told]:
         transport = Transport(url, api_key=key, retries=Retries(attempts=0))
         answers = AnswerCache(cache, "analyze")
-        annotator = Annotator(transport, model, answers)
+        annotator = Annotator(transport, model, answers, budget=Budget(tokens))
+        errors = Console(stderr=True)
         try:
-            asks = [judge(_text(t.row, "problem"), t.text, annotator) for t in traces]
-            return await asyncio.gather(*asks)
+            with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
+                task = progress.add_task("traces", total=len(questions))
+                return await by_judge(questions, annotator, lambda: progress.advance(task))
         finally:
             await transport.close()
             answers.close()
@@ -149,12 +204,41 @@ def _judged(
     return asyncio.run(main())
 
 
-def _split(structures: list[Structure], sizes: list[int]) -> list[list[Structure]]:
-    found, at = [], 0
-    for size in sizes:
-        found.append(structures[at : at + size])
-        at += size
+def _each(rows: Rows, told: dict[str, list[Told]]) -> list[tuple[str, Trace, Told]]:
+    return [
+        (name, trace, said)
+        for name, of in rows.items()
+        for trace, said in zip(of, told[name], strict=True)
+    ]
+
+
+def _known(rows: Rows, told: dict[str, list[Told]]) -> dict[tuple[str, str], Structure]:
+    found: dict[tuple[str, str], Structure] = {}
+    for name, trace, said in _each(rows, told):
+        if said.structure is None:
+            continue
+        if (name, trace.id) in found:
+            raise UsageError(f"{name}: two traces have the id {trace.id!r}: labels need unique ids")
+        found[name, trace.id] = said.structure
     return found
+
+
+def _figures(traces: list[Trace], told: list[Told], count: Callable[[str], float]) -> list[Any]:
+    from anabranch.analysis.report import figures_of
+
+    return [
+        figures_of(
+            trace.id,
+            _text(trace.row, "problem"),
+            _text(trace.row, "difficulty"),
+            said.structure,
+            count,
+            faults=said.faults,
+            itself=said.itself,
+        )
+        for trace, said in zip(traces, told, strict=True)
+        if said.structure is not None
+    ]
 
 
 def _text(row: dict[str, Any], name: str) -> str:
@@ -162,89 +246,21 @@ def _text(row: dict[str, Any], name: str) -> str:
     return "" if value is None else str(value)
 
 
-def _against(
-    path: Path,
-    rows: dict[str, list[Trace]],
-    classify: Callable[..., Structure] | None,
-    found: dict[str, list[Structure]],
-) -> Agreement | None:
-    """Agreement with held-out labels by hand of the files that are there."""
-    from anabranch.analysis.agreement import agree, compare_labels, read_labels
+def _json(shown: Any) -> dict[str, Any]:
+    from anabranch.analysis.report import by_difficulty
 
-    texts = {(name, t.id): t.text for name, of in rows.items() for t in of}
-    judged = {
-        (name, t.id): s for name, of in rows.items() for t, s in zip(of, found[name], strict=True)
+    files = {
+        name: {
+            **summary.to_json(),
+            "by_difficulty": {k: v.to_json() for k, v in by_difficulty(shown.traces[name]).items()},
+        }
+        for name, summary in shown.summaries.items()
     }
-
-    def structure(file: str, row: str) -> Structure:
-        # Labels may be of the answer too, which the shares leave out.
-        return classify(texts[file, row], whole=True) if classify else judged[file, row]
-
-    labels = [one for one in read_labels(path) if one.held_out and (one.file, one.id) in texts]
-    if not labels:
-        raise RecordError("no held-out label is of these files", path=path)
-    _check(labels, texts, path)
-    return agree(compare_labels(labels, structure)[0])
-
-
-def _check(labels: list[Label], texts: dict[tuple[str, str], str], path: Path) -> None:
-    for label in labels:
-        if label.end > len(texts[label.file, label.id]):
-            where = f"{label.file} {label.id}"
-            raise RecordError(f"a label is behind the end of {where}: other traces?", path=path)
-
-
-def _write_labels(
-    path: Path, rows: dict[str, list[Trace]], found: dict[str, list[Structure]]
-) -> None:
-    from anabranch.analysis.agreement import label_rows
-
-    write_records(
-        path,
-        (
-            row
-            for name, of in rows.items()
-            for trace, structure in zip(of, found[name], strict=True)
-            for row in label_rows(name, trace.id, structure)
-        ),
-    )
-
-
-def _agreement_json(found: Agreement) -> dict[str, Any]:
+    known = shown.measured
     return {
-        "steps": found.total,
-        "accuracy": found.accuracy,
-        "interval": found.interval,
-        "kappa": found.kappa,
-        "pairs": {" as ".join(pair): count for pair, count in sorted(found.pairs.items())},
+        "annotator": "parallel form" if shown.itself else shown.annotator,
+        "unit": shown.unit,
+        "agreement": agreement_json(known.kinds) if known else None,
+        "agreement_on_needs": agreement_json(known.needs) if known and known.needs else None,
+        "files": files,
     }
-
-
-def agreement(
-    first: Annotated[Path, typer.Argument(help="Labels of one annotator.")],
-    second: Annotated[Path, typer.Argument(help="Labels of another one.")],
-) -> None:
-    """How far two annotators agree, by Cohen's kappa over the places of the first."""
-    from anabranch.analysis.agreement import agree, compare_labels, read_labels
-    from anabranch.analysis.structure import Step, Structure
-
-    labels, others = read_labels(first), read_labels(second)
-    by_trace: dict[tuple[str, str], list[Label]] = {}
-    for label in others:
-        by_trace.setdefault((label.file, label.id), []).append(label)
-    common = [label for label in labels if (label.file, label.id) in by_trace]
-    if not common:
-        raise UsageError(f"{first} and {second} have no trace in common")
-
-    def structure(file: str, row: str) -> Structure:
-        of_trace = by_trace[file, row]
-        return Structure("", tuple(Step(one.start, one.end, one.kind) for one in of_trace))
-
-    found = agree(compare_labels(common, structure)[0])
-    low, high = found.interval
-    console.print(f"{found.total} places: equal {found.accuracy:.1%} ({low:.1%} to {high:.1%})")
-    kappa, low, high = found.kappa
-    console.print(f"Cohen's kappa {kappa:.2f} ({low:.2f} to {high:.2f})")
-    for (one, other), count in sorted(found.pairs.items()):
-        if one != other:
-            console.print(f"{one} as {other}: {count}")
