@@ -180,6 +180,13 @@ def test_odd_rows_are_counted_and_bad_ones_named(tmp_path: Path, cli: Cli) -> No
         "answer_missing": 2, "empty": 1, "looping": 1, "not_english": 1,
         "several_thoughts": 1, "unclosed_thought": 1,
     }  # fmt: skip
+    fewer = cli("analyze", path, "--json", "--skip", "looping", "--skip", "empty").stdout
+    fewer = json.loads(fewer)["files"]["t.jsonl"]
+    assert (fewer["traces"], fewer["empty"], fewer["left_out"]) == (5, 0, 2)
+    assert "2 more are left out" in cli(
+        "analyze", path, "--skip", "looping", "--skip", "empty"
+    ).stdout.replace("\n", " ")
+    assert "what traces can be" in cli("analyze", path, "--skip", "short", code=2).stderr
     with path.open("a") as handle:
         handle.write("{half a row\n")
     done = cli("analyze", path, "--json", code=1)

@@ -148,7 +148,7 @@ def test_labels_are_places_and_kinds_only() -> None:
     assert len({(label.file, label.id) for label in drawn}) > 60
 
 
-def test_the_classifier_agrees_with_people_better_than_chance(shared_data: Path) -> None:
+def test_the_classifier_agrees_with_labels_by_hand_better_than_chance(shared_data: Path) -> None:
     labels = [label for path in LABELS for label in read_labels(path) if label.held_out]
     texts = {}
     for name in {label.file for label in labels}:
@@ -161,7 +161,7 @@ def test_the_classifier_agrees_with_people_better_than_chance(shared_data: Path)
     assert agree(needs).kappa[1] > 0.1
 
 
-def test_a_second_person_agrees_better_than_the_classifier() -> None:
+def test_a_second_labeller_agrees_better_than_the_classifier() -> None:
     first = {(x.file, x.id, x.start): x.kind for x in read_labels(LABELS[0])}
     second = read_labels(HERE / "second.labels.jsonl")
     pairs = [Pair(first[x.file, x.id, x.start], x.kind, x.id) for x in second]

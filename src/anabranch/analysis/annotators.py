@@ -14,6 +14,14 @@ from anabranch.annotation import Annotator, AskFailed
 from anabranch.annotation.traces import read_trace
 from anabranch.dialects import Dialect, parse
 
+#: What can be odd about a trace.
+FAULTS = frozenset(
+    {
+        "answer_missing", "empty", "looping", "malformed", "not_english", "several_thoughts",
+        "unclosed_thought",
+    }
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Told:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from anabranch.analysis.agreement import Agreement
@@ -33,6 +33,7 @@ class Shown:
         annotator: who said what the steps of sequential traces are.
         unit: what a token is.
         measured: of the annotator, None where it was not measured.
+        left_out: traces that were not wanted, by file.
     """
 
     traces: Mapping[str, Sequence[TraceFigures]]
@@ -40,6 +41,7 @@ class Shown:
     annotator: str
     unit: str
     measured: Measured | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def itself(self) -> bool:
@@ -54,7 +56,7 @@ def agreement_sentences(shown: Shown) -> str:
     if shown.measured is None:
         return (
             f"Steps and kinds of sequential traces are those of the {shown.annotator}; how far it "
-            "agrees with people on them was not measured here (--labels)."
+            "agrees with labels by hand was not measured here (--labels)."
         )
     found, needs = shown.measured.kinds, shown.measured.needs
     kinds = ", ".join(
@@ -83,9 +85,11 @@ def _agreed(found: Agreement) -> str:
     )
 
 
-def about(summary: Summary) -> str:
+def about(summary: Summary, left_out: int) -> str:
     """How many traces there are, and what is odd about them."""
     said = f"{summary.traces} traces of {summary.problems} problems, {summary.empty} empty."
+    if left_out:
+        said += f" {left_out} more are left out."
     if 0 < summary.itself < summary.traces:
         said += f" {summary.itself} are in parallel form and say themselves what their steps are."
     if summary.faults:
@@ -123,7 +127,7 @@ def markdown(shown: Shown) -> str:
         lines += [
             f"## {name}",
             "",
-            about(summary),
+            about(summary, shown.left_out.get(name, 0)),
             "",
             f"| {' | '.join(HEAD)} |",
             "|---|---|---|---|",
@@ -154,7 +158,7 @@ def _parts(shown: Shown) -> Iterator[str]:
     )
     for name, summary in shown.summaries.items():
         yield heading(name)
-        yield paragraph(about(summary))
+        yield paragraph(about(summary, shown.left_out.get(name, 0)))
         yield table(HEAD, rows_of(summary))
         shares: dict[str, float] = {k: round(100 * summary.by_tokens[k][0], 1) for k in KINDS}
         yield figure("Shares of tokens, per cent", bars(shares))

@@ -38,6 +38,10 @@ def analyze(
         ),
     ] = None,
     field: Annotated[str, typer.Option(help="Where a row has its text.")] = "text",
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(help="Leave out traces that are so, like looping; repeatable."),
+    ] = None,
     labels: Annotated[
         list[Path] | None,
         typer.Option(help="Labels by hand of these files, to measure agreement; repeatable."),
@@ -64,12 +68,17 @@ def analyze(
     html: Annotated[Path | None, typer.Option(help="Write a page.")] = None,
 ) -> None:
     """Shares of serial, AND and OR steps, and the ideal path of parallel decoding."""
+    from anabranch.analysis.annotators import FAULTS
     from anabranch.analysis.classifier import NAME
     from anabranch.analysis.page import Shown, markdown, write_page
     from anabranch.analysis.report import summarise
 
     if url is not None and (not model or dialect is not None):
         raise UsageError("--url needs --model, and is for sequential traces")
+    wrong = set(skip or ()) - FAULTS
+    if wrong:
+        known = ", ".join(sorted(FAULTS))
+        raise UsageError(f"--skip {', '.join(sorted(wrong))}: what traces can be is {known}")
     count, unit = _measure(tokenizer)
     bad: list[str] = []
     rows = {name: _read(path, field, bad) for name, path in _names(files).items()}
@@ -78,7 +87,12 @@ def analyze(
     for name, trace, said in _each(rows, told):
         if said.structure is None:
             bad.append(f"{name}: {trace.id}: {said.failure}")
-    figures = {name: _figures(rows[name], told[name], count) for name in rows}
+    every = {name: _figures(rows[name], told[name], count) for name in rows}
+    figures = {
+        name: [trace for trace in of if not set(trace.faults) & set(skip or ())]
+        for name, of in every.items()
+    }
+    left_out = {name: len(of) - len(figures[name]) for name, of in every.items()}
     summaries = {name: s for name, of in figures.items() if (s := summarise(of)) is not None}
     for line in bad:
         typer.echo(f"anabranch: {line}", err=True)
@@ -86,12 +100,12 @@ def analyze(
         if bad:
             raise typer.Exit(1)
         raise RecordError("no trace has a step", path=", ".join(map(str, files)))
-    known = _known(rows, told) if labels or labels_to else {}
-    measured = against(labels, known) if labels else None
+    structures = _known(rows, told) if labels or labels_to else {}
+    measured = against(labels, structures) if labels else None
     annotator = NAME if url is None else f"model {model}"
-    shown = Shown(figures, summaries, annotator, unit, measured)
+    shown = Shown(figures, summaries, annotator, unit, measured, left_out)
     if labels_to is not None:
-        write_labels(labels_to, known)
+        write_labels(labels_to, structures)
     if as_json:
         typer.echo(json.dumps(_json(shown), indent=1))
     else:
@@ -252,6 +266,7 @@ def _json(shown: Any) -> dict[str, Any]:
     files = {
         name: {
             **summary.to_json(),
+            "left_out": shown.left_out.get(name, 0),
             "by_difficulty": {k: v.to_json() for k, v in by_difficulty(shown.traces[name]).items()},
         }
         for name, summary in shown.summaries.items()
