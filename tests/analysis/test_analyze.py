@@ -24,18 +24,18 @@ def teacher() -> Iterator[Teacher]:
         yield served
 
 
-def lines(text: str) -> str:
-    """A chain trace with a line for each chain."""
-    return text.replace(".", ".\n").replace("!", "!\n")
+#: Lab traces have no newlines: a line is a chain.
+LINE_END = r"(?<=\.)|(?<=\d!)"
 
 
 def test_a_judge_sees_chains_as_subtasks(tmp_path: Path, teacher: Teacher, cli: Cli) -> None:
     rows = trace_rows(3, [("chains", (3, 5)), ("chains", (4, 5))], 12)
     path = tmp_path / "t.jsonl"
-    write_records(path, [{**row, "text": lines(row["text"])} for row in rows])
+    write_records(path, rows)
     call = (
         "analyze", path, "--url", teacher.url, "--model", "teacher", "--json",
-        "--cache", tmp_path / "a.sqlite", "--write-labels", tmp_path / "judge.jsonl",
+        "--line-end", LINE_END, "--cache", tmp_path / "a.sqlite",
+        "--write-labels", tmp_path / "judge.jsonl",
     )  # fmt: skip
     found = json.loads(cli(*call).stdout)["files"]["t.jsonl"]
     assert found["by_steps"]["subtask"][0] == pytest.approx(3.5 / 4.5, abs=0.01)
@@ -147,6 +147,11 @@ def test_trajectories_are_read_in_their_own_dialects(tmp_path: Path, cli: Cli) -
     )
     found = json.loads(cli("analyze", tmp_path / "t.jsonl", "--json").stdout)["files"]["t.jsonl"]
     assert (found["traces"], found["parallel_form"]) == (2, 1)
+    call = ("analyze", tmp_path / "t.jsonl", "--json", "--tokenizer", bundled_model())
+    counted = json.loads(cli(*call).stdout)
+    assert "tokenizer in" in counted["unit"]
+    # A character is about a token of the lab's tokenizer, not a quarter of one.
+    assert counted["files"]["t.jsonl"]["tokens"][0] > 2 * found["tokens"][0]
 
 
 def test_files_of_one_name_stay_apart(tmp_path: Path, cli: Cli, fails: Any) -> None:
@@ -197,18 +202,18 @@ def test_odd_rows_are_counted_and_bad_ones_named(tmp_path: Path, cli: Cli) -> No
 def test_a_judge_that_fails_on_some_traces_is_told(tmp_path: Path, cli: Cli) -> None:
     path = tmp_path / "t.jsonl"
     rows = trace_rows(4, [("chains", (3, 5))], 6)
-    write_records(path, [{**row, "text": lines(row["text"])} for row in rows])
+    write_records(path, rows)
     with in_thread(Teacher(faults=0.7, seed=5, kinds=("half_json", "refusal"))) as broken:
         done = cli(
             "analyze", path, "--url", broken.url, "--model", "teacher", "--json",
-            "--cache", tmp_path / "a.sqlite", code=1,
+            "--line-end", LINE_END, "--cache", tmp_path / "a.sqlite", code=1,
         )  # fmt: skip
         failed = done.stderr.count("unusable_answer")
         assert 0 < failed < 6
         assert json.loads(done.stdout)["files"]["t.jsonl"]["traces"] == 6 - failed
         said = cli(
             "analyze", path, "--url", broken.url, "--model", "other", "--budget-tokens", 10,
-            "--cache", tmp_path / "a.sqlite", code=1,
+            "--line-end", LINE_END, "--cache", tmp_path / "a.sqlite", code=1,
         )  # fmt: skip
         assert "budget" in said.stderr
 
@@ -239,6 +244,12 @@ def test_the_page_in_a_browser(browser: Any, tmp_path: Path, cli: Cli, scheme: s
         ([{"id": "a", "text": ""}], [], "no trace has a step", 1),
         ([{"id": "a"}], [], "field 'text'", 1),
         ([{"id": "a", "text": "x"}], ["--url", "http://x"], "--url needs --model", 2),
+        (
+            [{"id": "a", "text": "x"}],
+            ["--url", "http://x", "--model", "m", "--line-end", "("],
+            "is no regular expression",
+            2,
+        ),
     ],
 )
 def test_bad_calls_are_named(

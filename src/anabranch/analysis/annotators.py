@@ -11,6 +11,7 @@ from anabranch.analysis.judge import judge
 from anabranch.analysis.parallel import structure_of
 from anabranch.analysis.structure import Structure
 from anabranch.annotation import Annotator, AskFailed
+from anabranch.annotation.lines import LINE_END
 from anabranch.annotation.traces import read_trace
 from anabranch.dialects import Dialect, parse
 
@@ -53,7 +54,10 @@ def by_classifier(text: str) -> Told:
 
 
 async def by_judge(
-    questions: Sequence[tuple[str, str]], annotator: Annotator, on_done: Callable[[], None]
+    questions: Sequence[tuple[str, str]],
+    annotator: Annotator,
+    on_done: Callable[[], None],
+    line_end: str = LINE_END,
 ) -> list[Told]:
     """What a model says of sequential traces.
 
@@ -61,6 +65,7 @@ async def by_judge(
         questions: problem and trace, in turn.
         annotator: the model; what it answered is in its cache, whatever happens here.
         on_done: called after each trace.
+        line_end: as that of :func:`anabranch.analysis.judge.judge`.
 
     Raises:
         BudgetSpent, EngineError: as :meth:`anabranch.annotation.Annotator.ask`.
@@ -68,7 +73,7 @@ async def by_judge(
 
     async def one(problem: str, text: str) -> Told:
         try:
-            told = Told(await judge(problem, text, annotator), faults=_faults(text))
+            told = Told(await judge(problem, text, annotator, line_end), faults=_faults(text))
         except AskFailed as error:
             told = Told(None, faults=_faults(text), failure=str(error))
         on_done()

@@ -8,19 +8,30 @@ from anabranch.analysis.structure import Kind, Step, Structure
 from anabranch.annotation import Annotator
 from anabranch.annotation import steps as asked
 from anabranch.annotation.groups import Grouping, ask_for_groups
-from anabranch.annotation.lines import split_lines
+from anabranch.annotation.lines import LINE_END, split_lines
 from anabranch.annotation.traces import read_trace
 
 
-async def judge(problem: str, text: str, annotator: Annotator) -> Structure:
+async def judge(
+    problem: str, text: str, annotator: Annotator, line_end: str = LINE_END
+) -> Structure:
     """The structure of a trace as a model sees it; the answer behind the reasoning is left out.
+
+    A trace of one line is one step, and nobody is asked.
+
+    Args:
+        problem: what the trace is about, "" where it is not known.
+        text: the trace.
+        annotator: the model.
+        line_end: as the pattern of :func:`anabranch.annotation.lines.split_lines`; steps begin and
+            end at lines.
 
     Raises:
         AskFailed: no usable answer came.
         BudgetSpent, EngineError: as :meth:`anabranch.annotation.Annotator.ask`.
     """
     trace = read_trace(text)
-    lines = split_lines(trace.thought)
+    lines = split_lines(trace.thought, line_end)
     if not trace.thought.strip():
         return Structure(text, ())
     if len(lines) < 2:

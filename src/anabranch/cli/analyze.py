@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markdown import Markdown
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from anabranch.cli.analyze_labels import against, agreement_json, write_labels
 from anabranch.cli.analyze_labels import agreement as agreement
+from anabranch.cli.analyze_tell import Judge, Rows, pattern, tell, text_of
 from anabranch.cli.common import console
-from anabranch.cli.traces import Trace, choose_dialect, read_traces
-from anabranch.dialects import Dialect, dialect_names, get_dialect, parse
+from anabranch.cli.traces import Trace, read_traces
 from anabranch.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
     from anabranch.analysis.annotators import Told
     from anabranch.analysis.structure import Structure
-
-Rows = dict[str, list[Trace]]
 
 
 def analyze(
@@ -61,6 +55,13 @@ def analyze(
     budget_tokens: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of the judge.")
     ] = None,
+    line_end: Annotated[
+        str | None,
+        typer.Option(
+            help="For the judge, whose steps are runs of lines: regular expression of what "
+            "ends a line. Default: newlines, and ends of sentences."
+        ),
+    ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="Folder of a tokenizer; else a token is 4 characters.")
     ] = None,
@@ -82,8 +83,10 @@ def analyze(
     count, unit = _measure(tokenizer)
     bad: list[str] = []
     rows = {name: _read(path, field, bad) for name, path in _names(files).items()}
-    asked = None if url is None else (url, model, api_key, cache, budget_tokens)
-    told = _tell(files, rows, dialect, field, asked)
+    asked = None
+    if url is not None:
+        asked = Judge(url, model, api_key, cache, budget_tokens, pattern(line_end))
+    told = tell(files, rows, dialect, field, asked)
     for name, trace, said in _each(rows, told):
         if said.structure is None:
             bad.append(f"{name}: {trace.id}: {said.failure}")
@@ -148,76 +151,6 @@ def _measure(tokenizer: Path | None) -> tuple[Callable[[str], float], str]:
     return lambda text: len(loaded.encode(text)), f"of the tokenizer in {tokenizer}"
 
 
-def _tell(
-    files: list[Path],
-    rows: Rows,
-    dialect: str | None,
-    field: str,
-    asked: tuple[str, str, str | None, Path, int | None] | None,
-) -> dict[str, list[Told]]:
-    """What is said of each trace, by file."""
-    from anabranch.analysis.annotators import by_classifier, by_itself
-
-    found: dict[tuple[str, int], Told] = {}
-    left: list[tuple[str, int]] = []
-    for path, (name, traces) in zip(files, rows.items(), strict=True):
-        forced = get_dialect(dialect) if dialect is not None else None
-        usual = forced or _dialect(path, field, traces)
-        for number, trace in enumerate(traces):
-            own = forced or _own(trace) or usual
-            if own and (forced or list(parse(trace.text, own).all_blocks())):
-                found[name, number] = by_itself(trace.text, own)
-            else:
-                left.append((name, number))
-    if asked is None:
-        rest = [by_classifier(rows[name][number].text) for name, number in left]
-    else:
-        rest = _judged([rows[name][number] for name, number in left], *asked)
-    found.update(zip(left, rest, strict=True))
-    return {name: [found[name, n] for n in range(len(of))] for name, of in rows.items()}
-
-
-def _own(trace: Trace) -> Dialect | None:
-    named = trace.trajectory.dialect if trace.trajectory else ""
-    return get_dialect(named) if named else None
-
-
-def _dialect(path: Path, field: str, traces: list[Trace]) -> Dialect | None:
-    """The dialect that texts look like; None where none of the first has a block in any."""
-    for trace in islice((one for one in traces if _own(one) is None), 20):
-        for name in dialect_names():
-            if list(parse(trace.text, get_dialect(name)).all_blocks()):
-                return choose_dialect(None, path, field)
-    return None
-
-
-def _judged(
-    traces: list[Trace], url: str, model: str, key: str | None, cache: Path, tokens: int | None
-) -> list[Told]:
-    from anabranch.analysis.annotators import by_judge
-    from anabranch.annotation import Annotator, AnswerCache, Budget
-    from anabranch.engines.retry import Retries
-    from anabranch.engines.transport import Transport
-
-    questions = [(_text(trace.row, "problem"), trace.text) for trace in traces]
-    columns = (TextColumn("judging"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-
-    async def main() -> list[Told]:
-        transport = Transport(url, api_key=key, retries=Retries(attempts=0))
-        answers = AnswerCache(cache, "analyze")
-        annotator = Annotator(transport, model, answers, budget=Budget(tokens))
-        errors = Console(stderr=True)
-        try:
-            with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
-                task = progress.add_task("traces", total=len(questions))
-                return await by_judge(questions, annotator, lambda: progress.advance(task))
-        finally:
-            await transport.close()
-            answers.close()
-
-    return asyncio.run(main())
-
-
 def _each(rows: Rows, told: dict[str, list[Told]]) -> list[tuple[str, Trace, Told]]:
     return [
         (name, trace, said)
@@ -243,8 +176,8 @@ def _figures(traces: list[Trace], told: list[Told], count: Callable[[str], float
     return [
         figures_of(
             trace.id,
-            _text(trace.row, "problem"),
-            _text(trace.row, "difficulty"),
+            text_of(trace.row, "problem"),
+            text_of(trace.row, "difficulty"),
             said.structure,
             count,
             faults=said.faults,
@@ -253,11 +186,6 @@ def _figures(traces: list[Trace], told: list[Told], count: Callable[[str], float
         for trace, said in zip(traces, told, strict=True)
         if said.structure is not None
     ]
-
-
-def _text(row: dict[str, Any], name: str) -> str:
-    value = row.get(name)
-    return "" if value is None else str(value)
 
 
 def _json(shown: Any) -> dict[str, Any]:
