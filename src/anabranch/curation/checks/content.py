@@ -7,48 +7,94 @@ and named values, not what is said in words.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from anabranch.curation.checks.findings import Finding, Sample
-from anabranch.curation.checks.values import derived, first_uses, names
+from anabranch.curation.checks.places import Known, Place
+from anabranch.curation.checks.values import (
+    conclusions,
+    derived,
+    first_uses,
+    named,
+    names,
+    trivial,
+    values,
+)
 
 #: Branches that share more of their runs of words than this say nearly the same.
 ALIKE = 0.7
 #: Words in a run.
 RUN = 3
-#: A block whose results were known to this share before it only repeats them.
-KNOWN = 0.99
+#: More branches than any dialect allows are not compared with each other: the format is broken.
+MOST = 100
 
 _WORD = re.compile(r"[^\W_]+|[^\w\s]")
+_ORDINALS = ("first", "second", "third", "fourth", "fifth")
+#: A value that is only named, not worked out: `x = 40`.
+_BARE = re.compile(r"(?<![\w+\-*/^)])\s*[A-Za-z][\w']*\s*=\s*[$€£-]*$")
 
 
 def leaks(sample: Sample) -> Iterator[Finding]:
-    """Values that a branch uses and that only a sibling found.
+    """Values that a branch uses and that only a sibling found, and words about a sibling.
 
     A value counts as found by a branch where it stands there first as a result, and neither the
     problem nor the text before the block has it. A branch that works it out for itself does not
     leak, whatever its siblings found.
     """
-    for number, block, before in sample.blocks():
-        known = names(sample.problem) | names(before)
-        texts = [branch.text for branch in block.branches]
-        for place, branch in enumerate(block.branches):
-            uses = first_uses(branch.text)
-            others = [*texts[:place], "", *texts[place + 1 :]]
-            for name, sibling in taken_from(branch.text, others, known):
-                value, begin = uses[name], branch.body[0]
-                other = block.branches[sibling].number
-                yield Finding(
-                    "leak",
-                    number,
-                    branch.number,
-                    begin + value.start,
-                    begin + value.end,
-                    f"{name!r} is used here and found in branch {other}",
-                )
+    given = names(sample.problem)
+    mention = _mentions(sample)
+    for place in sample.places:
+        known, branches = Known(given, place), place.block.branches
+        if len(branches) > MOST:
+            continue
+        texts = [branch.text for branch in branches]
+        found = [derived(text, known) for text in texts]
+        for at, branch in enumerate(branches):
+            uses, begin = first_uses(branch.text), branch.body[0]
+            for name, sibling in _taken(at, texts, found, known):
+                start, end = begin + uses[name].start, begin + uses[name].end
+                message = f"{name!r} is used here and found in branch {branches[sibling].number}"
+                yield Finding("leak", place.number, branch.number, start, end, message)
+            if mention is not None and place.number == 1:
+                yield from _mentioned(mention, place, at)
 
 
-def taken_from(text: str, siblings: Sequence[str], known: frozenset[str]) -> list[tuple[str, int]]:
+def _mentions(sample: Sample) -> re.Pattern[str] | None:
+    """Words by which a branch is spoken of; none where the problem has such things itself."""
+    word = sample.dialect.branch.name.casefold()
+    # Steps are everywhere in mathematics.
+    if word == "step" or word in sample.problem.casefold():
+        return None
+    which = "|".join((*_ORDINALS, "previous", "other"))
+    return re.compile(rf"\b(?:{word} #?(\d+)|({which}) {word})\b", re.I)
+
+
+def _mentioned(mention: re.Pattern[str], place: Place, at: int) -> Iterator[Finding]:
+    """Where a branch of the first block speaks of another one.
+
+    In later blocks the words may be about an earlier block, which can be seen. What a branch
+    begins with is its own name.
+    """
+    branch = place.block.branches[at]
+    for match in mention.finditer(branch.text):
+        said = (match[2] or "").lower()
+        number = int((match[1] or "0")[:4])
+        if said in _ORDINALS:
+            number = _ORDINALS.index(said) + 1
+        own = number == at + 1 or number > len(place.block.branches)
+        if own or (said == "previous" and at == 0) or _opens(branch.text, match.start()):
+            continue
+        start, end = branch.body[0] + match.start(), branch.body[0] + match.end()
+        message = f"speaks of another branch, which it cannot see: {match[0]!r}"
+        yield Finding("leak", place.number, branch.number, start, end, message)
+        return
+
+
+def _opens(text: str, offset: int) -> bool:
+    return not re.search(r"[.!?:;\n]\s|[.!?]$", text[:offset]) and offset < 40
+
+
+def taken_from(text: str, siblings: Sequence[str], known: Container[str]) -> list[tuple[str, int]]:
     """Values that a branch uses and that one of some siblings found, with that one's place.
 
     Args:
@@ -56,15 +102,24 @@ def taken_from(text: str, siblings: Sequence[str], known: frozenset[str]) -> lis
         siblings: texts of the others.
         known: values that all of them could see.
     """
-    own = derived(text, known)
-    found = [derived(sibling, known) for sibling in siblings]
+    texts = [*siblings, text]
+    return _taken(len(siblings), texts, [derived(one, known) for one in texts], known)
+
+
+def _taken(
+    at: int, texts: Sequence[str], found: Sequence[Container[str]], known: Container[str]
+) -> list[tuple[str, int]]:
+    """The same for the branch at a place among its siblings, of which is known what they found."""
     taken = []
-    for name, value in first_uses(text).items():
-        if name in known or value.stated:
+    for name, value in first_uses(texts[at]).items():
+        if value.stated or name in known:
             continue
+        own = name in found[at]
         for place, theirs in enumerate(found):
             # A name such as a5 has no sign of a result: it is the work of whoever ends with it.
-            if name in theirs and (name not in own or _borrowed(name, text, siblings[place])):
+            if place == at or name not in theirs:
+                continue
+            if not own or _borrowed(name, texts[at], texts[place]):
                 taken.append((name, place))
                 break
     return taken
@@ -72,59 +127,86 @@ def taken_from(text: str, siblings: Sequence[str], known: frozenset[str]) -> lis
 
 def _borrowed(name: str, text: str, other: str) -> bool:
     """Whether a named value ends the other's work and begins or lies within this one's."""
-    return other.rstrip(" .!").endswith(name) and not text.rstrip(" .!").endswith(name)
+    return _ends_with(other, name) and not _ends_with(text, name)
+
+
+def _ends_with(text: str, name: str) -> bool:
+    return text.rstrip(" .!").endswith(name)
 
 
 def answer_first(sample: Sample) -> Iterator[Finding]:
-    """Blocks whose results all stood in the text before them, or behind the final answer."""
-    given = names(sample.problem)
-    for number, block, before in sample.blocks():
-        known = names(before)
-        new: set[str] = set()
-        for branch in block.branches:
-            new |= set(derived(branch.text, given))
-        told = new & known
-        if new and len(told) >= KNOWN * len(new):
-            yield Finding(
-                "answer_first",
-                number,
-                0,
-                *block.span,
-                f"all {len(new)} results of the block stand before it",
-            )
-            continue
-        if _answered(sample, before, given, new):
-            message = f"the final answer {sample.answer} stands before the block"
-            yield Finding("answer_first", number, 0, *block.span, message)
+    """Blocks that find nothing new: their results, or the final answer, stood before them.
 
-
-def _answered(sample: Sample, before: str, given: frozenset[str], new: set[str]) -> bool:
-    """Whether the final answer stands before a block that finds it, as a result or as a text.
-
-    Answers of one character are everywhere and say nothing.
+    The results of a block are the values that its branches derive and the problem does not give;
+    all of them must stand before it, the trivial ones as results too. The final answer stands
+    before a block where it is stated there and the block states it again. An answer that is
+    trivial or given by the problem occurs everywhere, and must be what is stated last, both before
+    the block and in one of its branches.
     """
+    given = names(sample.problem)
     answer = (sample.answer or "").strip()
-    found = names(answer)
-    if len(found) == 1:
-        (value,) = found
-        return value not in given and value in new and value in derived(before, given)
-    return len(answer) > 1 and not answer.isdigit() and answer in before.replace(sample.problem, "")
+    number = _number(answer)
+    written = None if number or len(answer) < 2 or answer.isdigit() else _outside(sample, answer)
+    for place in sample.places:
+        count = _repeated(place, given)
+        if count:
+            message = f"all {count} results of the block stand before it"
+        elif (number and _concluded(place, number, given)) or (
+            written is not None
+            and written < place.block.span[0]
+            and any(answer in branch.text for branch in place.block.branches)
+        ):
+            message = f"the final answer {answer} stands before the block"
+        else:
+            continue
+        yield Finding("answer_first", place.number, 0, *place.block.span, message)
+
+
+def _number(answer: str) -> str | None:
+    """An answer that is one number, in the form of values."""
+    found = [value.text for value in conclusions(f"= {answer}")]
+    return found[0] if len(found) == 1 and not re.search(r"[^\W\d_]{2}", answer) else None
+
+
+def _outside(sample: Sample, answer: str) -> int | None:
+    """Where an answer in signs or words first stands; none where the problem has it."""
+    if answer in sample.problem:
+        return None
+    inner = [r"(?<!\w)" if answer[0].isalnum() else "", r"(?!\w)" if answer[-1].isalnum() else ""]
+    match = re.search(re.escape(answer).join(inner), sample.text)
+    return match.start() if match else None
+
+
+def _repeated(place: Place, given: frozenset[str]) -> int:
+    """How many results a block has, where all of them stand before it; else 0."""
+    texts = [branch.text for branch in place.block.branches]
+    new = {name for text in texts for name in derived(text, given)}
+    if not new or not all(name in place for name in new):
+        return 0
+    small = {v.text for text in texts for v in conclusions(text) if v.result and trivial(v.text)}
+    return len(new) + len(small) if all(place.concluded(name) for name in small) else 0
+
+
+def _concluded(place: Place, number: str, given: frozenset[str]) -> bool:
+    ends = [[value.text for value in conclusions(b.text)] for b in place.block.branches]
+    if trivial(number) or number in given:
+        return place.last() == number and any(end and end[-1] == number for end in ends)
+    return place.stated(number) and any(number in end for end in ends)
 
 
 def near_duplicates(sample: Sample) -> Iterator[Finding]:
     """Pairs of branches that share most of their runs of words and their results."""
-    for number, block, _ in sample.blocks():
-        runs = [_runs(branch.text) for branch in block.branches]
-        for later, branch in enumerate(block.branches):
+    for place in sample.places:
+        branches = place.block.branches
+        if len(branches) > MOST:
+            continue
+        runs = [_runs(branch.text) for branch in branches]
+        for later, branch in enumerate(branches):
             for earlier in range(later):
                 if _alike(runs[earlier], runs[later]) >= ALIKE:
-                    yield Finding(
-                        "near_duplicate",
-                        number,
-                        branch.number,
-                        *branch.span,
-                        f"nearly the same as branch {block.branches[earlier].number}",
-                    )
+                    message = f"nearly the same as branch {branches[earlier].number}"
+                    span = branch.span
+                    yield Finding("near_duplicate", place.number, branch.number, *span, message)
                     break
 
 
@@ -139,11 +221,33 @@ def _alike(one: frozenset[tuple[str, ...]], other: frozenset[tuple[str, ...]]) -
 
 def outlines_reveal(sample: Sample) -> Iterator[Finding]:
     """Entries of a plan that have a value which only the branches find."""
-    for number, block, before in sample.blocks():
-        known = names(sample.problem) | names(before)
-        results = set().union(*(derived(branch.text, known) for branch in block.branches))
-        for item in block.plan:
-            told = [name for name in first_uses(item.title) if name in results]
+    given = names(sample.problem)
+    for place in sample.places:
+        results = found_by([branch.text for branch in place.block.branches], Known(given, place))
+        for item in place.block.plan:
+            told = given_away(item.title, results)
             if told:
-                message = f"{told[0]!r} is a result of the block's branches"
-                yield Finding("outline_reveals", number, item.number, *item.span, message)
+                message = f"{told!r} is a result of the block's branches"
+                yield Finding("outline_reveals", place.number, item.number, *item.span, message)
+
+
+def found_by(texts: Sequence[str], known: Container[str] = ()) -> frozenset[str]:
+    """What some branches find: not what one begins with by naming it, as a trial does (`x = 40`).
+
+    A name with a number, such as `a5`, is found by the branch that ends with it.
+    """
+    found: set[str] = set()
+    for text in texts:
+        first = next((value for value in values(text) if value.result), None)
+        for name, value in derived(text, known).items():
+            if named(name) and not _ends_with(text, name):
+                continue
+            if value is first and _BARE.search(text[: value.start]):
+                continue
+            found.add(name)
+    return frozenset(found)
+
+
+def given_away(title: str, results: Container[str]) -> str | None:
+    """A result that an entry of a plan has."""
+    return next((name for name in first_uses(title) if name in results), None)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from anabranch.dialects import Block, Dialect, Document, TextPart, parse
+from anabranch.curation.checks.places import Place, places
+from anabranch.dialects import Dialect, Document, parse
 
 #: Every kind of finding, with what it means.
 KINDS = {
@@ -29,7 +29,7 @@ class Finding:
 
     Attributes:
         kind: of :data:`KINDS`.
-        block: number of the block, from 1; 0 for the whole text.
+        block: number of the block, from 1, those inside branches counted; 0 for the whole text.
         branch: number of the branch; 0 for the whole block.
         start, end: offsets of characters in the text.
         message: for a reader.
@@ -66,13 +66,7 @@ class Sample:
         """The parsed text."""
         return parse(self.text, self.dialect)
 
-    def blocks(self) -> Iterator[tuple[int, Block, str]]:
-        """Each block of the main line with its number and the text before it, plans included."""
-        for number, block in enumerate(self.document.blocks, 1):
-            yield number, block, self.text[: block.span[0]]
-
-    def after(self, block: Block) -> str:
-        """The text of the main line behind a block."""
-        parts = self.document.parts
-        place = next(n for n, part in enumerate(parts) if part is block)
-        return "".join(part.text for part in parts[place + 1 :] if isinstance(part, TextPart))
+    @cached_property
+    def places(self) -> list[Place]:
+        """Each block, those inside branches too, with what stands before it."""
+        return list(places(self.text, self.document.parts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
@@ -32,9 +33,11 @@ def format_findings(sample: Sample) -> Iterator[Finding]:
 
 
 def _block_at(sample: Sample, offset: int) -> int:
-    for number, block in enumerate(sample.document.blocks, 1):
-        if block.span[0] <= offset <= block.span[1]:
-            return number
+    """The number of the innermost block at an offset."""
+    place = bisect_right(sample.places, offset, key=lambda one: one.block.span[0])
+    for one in reversed(sample.places[:place]):
+        if offset <= one.block.span[1]:
+            return one.number
     return 0
 
 

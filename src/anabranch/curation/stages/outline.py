@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 from anabranch.annotation.asking import AnswerError, Ask, Message
-from anabranch.curation.checks.values import derived, first_uses, names
+from anabranch.curation.checks.content import found_by, given_away
+from anabranch.curation.checks.values import names
 from anabranch.curation.rows import Row
 from anabranch.curation.stage import Keep, Stage, Work
 from anabranch.curation.stages.cut import Part
@@ -64,7 +65,7 @@ class Outline(Stage):
         texts = [branch["text"] for branch in part["branches"]]
         shown = "\n\n".join(f"Part {number}:\n{text}" for number, text in enumerate(texts, 1))
         known = names(problem) | names(before)
-        results = set().union(*(derived(text, known) for text in texts))
+        results = found_by(texts, known)
         return Ask(
             kind="outline",
             messages=(
@@ -74,9 +75,7 @@ class Outline(Stage):
                     f"Problem:\n{problem}\n\nSolution so far:\n{before[-_CONTEXT:]}\n\n{shown}",
                 ),
             ),
-            read=partial(
-                _read, count=len(texts), results=frozenset(results), sentences=self.sentences
-            ),
+            read=partial(_read, count=len(texts), results=results, sentences=self.sentences),
             schema=SCHEMA,
             max_tokens=self.max_tokens,
         )
@@ -96,9 +95,9 @@ def _read(data: Any, count: int, results: frozenset[str], sentences: int) -> lis
             raise AnswerError(f"outline {number} must not hold tags")
         if len(_SENTENCE.findall(title + " ")) > sentences:
             raise AnswerError(f"outline {number} has more than {sentences} sentences")
-        told = [name for name in first_uses(title) if name in results]
+        told = given_away(title, results)
         if told:
-            raise AnswerError(f"outline {number} gives away {told[0]!r}, which a part finds")
+            raise AnswerError(f"outline {number} gives away {told!r}, which a part finds")
     if len(set(cleaned)) < count:
         raise AnswerError("two outlines are the same; each part needs its own")
     return cleaned
