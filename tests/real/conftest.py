@@ -144,7 +144,12 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 @contextmanager
 def serve_vllm(
-    folder: Path, logs: Path, dtype: str = "float32", window: int = WINDOW, cache: int = 1
+    folder: Path,
+    logs: Path,
+    dtype: str = "float32",
+    window: int = WINDOW,
+    cache: int = 1,
+    dev: bool = False,
 ) -> Iterator[Server]:
     python, port = python_of("ANABRANCH_VLLM_PYTHON"), free_port()
     command = f"""{python} -m vllm.entrypoints.openai.api_server --model {folder}
@@ -156,6 +161,8 @@ def serve_vllm(
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "120",
         "OMP_NUM_THREADS": "1",
     }
+    if dev:  # the routes that take new weights
+        settings["VLLM_SERVER_DEV_MODE"] = "1"
     url = f"http://127.0.0.1:{port}"
     with launched(command.split(), settings, url, logs / f"vllm-{port}.log") as process:
         yield Server(url, folder, load_tokenizer(folder), process)
