@@ -9,7 +9,6 @@ import pytest
 
 from anabranch.curation.checks import KINDS, Checks, EvaluationSets, Finding, Sample
 from anabranch.curation.checks.values import names, values
-from anabranch.curation.checks.whole import survived
 from anabranch.dialects import get_dialect
 from anabranch.errors import RecordError
 from anabranch.jsonl import write_records
@@ -105,9 +104,9 @@ def test_answers_are_graded_again() -> None:
 def test_what_survives_of_a_source() -> None:
     written = text("12 * 3 = 36", "7 * 8 = 56", before="Two boxes. ", after="Together 92.")
     whole = Sample(written, PARASON, source="Two boxes. 12 * 3 = 36\n7 * 8 = 56 Together 92.")
-    assert survived(whole) == 1.0
+    assert whole.share == 1.0
     half = Sample(written, PARASON, source="Two boxes." + "x" * 40 + "Together 92.")
-    assert 0.2 < (survived(half) or 0) < 0.4
+    assert 0.2 < (half.share or 0) < 0.4
     assert [f.kind for f in Checks(survived=0.8).run(half)] == ["lost_text"]
 
 

@@ -11,11 +11,13 @@ import typer
 from rich.table import Table
 
 from anabranch.cli.common import console
-from anabranch.cli.traces import choose_dialect, read_traces
-from anabranch.errors import RecordError
+from anabranch.cli.traces import Trace, choose_dialect, read_traces
+from anabranch.errors import DialectError, RecordError
 
 if TYPE_CHECKING:
+    from anabranch.curation.checks import Sample
     from anabranch.curation.report import Report
+    from anabranch.dialects import Dialect
 
 
 def check(
@@ -37,16 +39,24 @@ def check(
     worst: Annotated[int, typer.Option(min=1, help="Rows on the page.")] = 20,
     fail: Annotated[bool, typer.Option(help="Exit with 1 where anything is found.")] = False,
 ) -> None:
-    """Look for leaks, repetition, lost text and broken form in parallel samples."""
+    """Look for leaks, repetition, lost text and broken form in parallel samples.
+
+    Exits with 0 when all rows were read, whatever was found; with 1 where a row could not be read,
+    or with --fail where anything was found.
+    """
     from anabranch.curation.checks import KINDS, Checks
-    from anabranch.curation.report import Report, sample_of
+    from anabranch.curation.report import Report
 
     checks = Checks(survived, tuple(str(path) for path in against or ()))
     report = Report(keep=worst)
     bad: list[RecordError] = []
-    default = choose_dialect(dialect, source, field)
+    samples = _Samples(source, field, dialect)
     for trace in read_traces(source, field=field, on_error=bad.append):
-        sample = sample_of(trace.row, trace.text, default, forced=dialect is not None)
+        try:
+            sample = samples.of(trace)
+        except DialectError as unknown:
+            bad.append(RecordError(f"{trace.id}: {unknown}", path=source, field="dialect"))
+            continue
         findings = checks.run(sample)
         report.add(trace.id, sample, findings)
         if as_json:
@@ -63,6 +73,37 @@ def check(
         typer.echo(f"written: {html}", err=as_json)
     if bad or (fail and report.found):
         raise typer.Exit(1)
+
+
+class _Samples:
+    """Samples of rows, each in its own dialect, or in the one that the file looks like."""
+
+    def __init__(self, source: Path, field: str, dialect: str | None) -> None:
+        from anabranch.dialects import get_dialect
+
+        self._source, self._field = source, field
+        self._forced = None if dialect is None else get_dialect(dialect)
+        self._seen: Dialect | None = None
+
+    def of(self, trace: Trace) -> Sample:
+        """The sample of a row.
+
+        Raises:
+            DialectError: the row says a dialect that is not known.
+            UsageError: neither the row nor the file says which.
+        """
+        from anabranch.curation.report import own_dialect, sample_of
+        from anabranch.dialects import get_dialect
+
+        if self._forced is not None:
+            return sample_of(trace.row, trace.text, self._forced)
+        own = own_dialect(trace.row)
+        if own:
+            return sample_of(trace.row, trace.text, get_dialect(own))
+        if self._seen is None:
+            # A file whose rows all say their dialect need not show it.
+            self._seen = choose_dialect(None, self._source, self._field)
+        return sample_of(trace.row, trace.text, self._seen)
 
 
 def _print(report: Report, kinds: dict[str, str]) -> None:

@@ -10,35 +10,30 @@ from typing import Any
 
 from anabranch.annotation.traces import read_trace
 from anabranch.curation.checks.findings import Finding, Sample
-from anabranch.curation.checks.whole import survived
 from anabranch.curation.rows import WRITERS
-from anabranch.dialects import Dialect, get_dialect
+from anabranch.dialects import Dialect
 
 #: How much a finding of a kind counts when the worst rows are chosen.
 WEIGHTS = {"format": 5, "wrong_answer": 4, "leak": 3, "answer_first": 3, "contaminated": 3}
 Row = tuple[str, Sample, list[Finding]]
 
 
-def sample_of(row: dict[str, Any], text: str, dialect: Dialect, *, forced: bool = False) -> Sample:
+def sample_of(row: dict[str, Any], text: str, dialect: Dialect) -> Sample:
     """The sample of a row: of a curation, with its source; or any row with a text.
 
     Args:
         row: as it was read.
         text: of the row.
-        dialect: where the row does not say its own.
-        forced: take ``dialect`` whatever the row says.
+        dialect: of the row's parallel text.
     """
-    data = row.get("data") if isinstance(row.get("data"), dict) else {}
-    assert isinstance(data, dict)
-    made = next((data[name] for name in WRITERS if name in data), None)
+    made = _made(row)
     source = None
     if made is not None:
-        source = read_trace(text).thought if "cold_start" not in data else None
+        source = read_trace(text).thought if "cold_start" not in row["data"] else None
         text = made["text"]
-    own = (made or row).get("dialect")
-    if isinstance(own, str) and own and not forced:
-        dialect = get_dialect(own)
     problem, answer = row.get("problem"), row.get("answer")
+    if isinstance(answer, int | float) and not isinstance(answer, bool):
+        answer = f"{answer:g}" if isinstance(answer, float) else str(answer)
     return Sample(
         text,
         dialect,
@@ -46,6 +41,21 @@ def sample_of(row: dict[str, Any], text: str, dialect: Dialect, *, forced: bool 
         answer if isinstance(answer, str) else None,
         source,
     )
+
+
+def own_dialect(row: dict[str, Any]) -> str:
+    """The dialect that a row says its parallel text is in; empty where it says none."""
+    named = (_made(row) or row).get("dialect")
+    return named if isinstance(named, str) else ""
+
+
+def _made(row: dict[str, Any]) -> dict[str, Any] | None:
+    """What a stage has written."""
+    data = row.get("data")
+    if not isinstance(data, dict):
+        return None
+    made = [data[name] for name in WRITERS if isinstance(data.get(name), dict)]
+    return next((one for one in made if isinstance(one.get("text"), str)), None)
 
 
 @dataclass
@@ -57,7 +67,8 @@ class Report:
         rows, found: rows seen, and rows with a finding.
         kinds: rows with a finding of each kind.
         branches: blocks by their number of branches.
-        shares: the share of the source that survived, of rows with a source.
+        shares: rows by the share of the source that survived, in steps of 0.001; without those
+            that have no source.
     """
 
     keep: int = 20
@@ -65,18 +76,17 @@ class Report:
     found: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     branches: Counter[int] = field(default_factory=Counter)
-    shares: list[float] = field(default_factory=list)
+    shares: Counter[float] = field(default_factory=Counter)
     _worst: list[tuple[int, int, Row]] = field(default_factory=list)
     _first: dict[str, list[tuple[str, list[Finding]]]] = field(default_factory=dict)
 
     def add(self, name: str, sample: Sample, findings: list[Finding]) -> None:
         """Count a row."""
         self.rows += 1
-        for block in sample.document.blocks:
+        for block in sample.document.all_blocks():
             self.branches[len(block.branches)] += 1
-        share = survived(sample)
-        if share is not None:
-            self.shares.append(share)
+        if sample.share is not None:
+            self.shares[round(sample.share, 3)] += 1
         if not findings:
             return
         self.found += 1

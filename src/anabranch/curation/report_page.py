@@ -38,7 +38,7 @@ def _parts(report: Report) -> Iterator[str]:
     if counted:
         yield figure("Blocks by their number of branches", bars(counted))
     if report.shares:
-        drawn = histogram(report.shares, "share of the source that survived")
+        drawn = histogram(list(report.shares.elements()), "share of the source that survived")
         yield figure("What is left of the sources", drawn)
     worst = report.worst()
     if worst:

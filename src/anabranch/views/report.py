@@ -33,10 +33,15 @@ a { color: var(--link); }
 """
 
 
+#: Signs for control characters, which would not be seen, and which HTML partly forbids.
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
+
+
 def write_report(path: Path, title: str, parts: Iterable[str]) -> None:
-    """Write a page of parts that the functions here have made."""
+    """Write a page of parts that the functions here have made; lone surrogates become U+FFFD."""
+    page = document(title, parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     with atomic_writer(path) as handle:
-        handle.write(document(title, parts))
+        handle.write(page.translate(_PICTURES))
 
 
 def document(title: str, parts: Iterable[str]) -> str:

@@ -139,7 +139,8 @@ def answer_first(sample: Sample) -> Iterator[Finding]:
 
     The results of a block are the values that its branches derive and the problem does not give;
     all of them must stand before it, the trivial ones as results too. The final answer stands
-    before a block where it is stated there and the block states it again. An answer that is
+    before a block where it is stated there and the block, or what joins it, states it again. One
+    that is
     trivial or given by the problem occurs everywhere, and must be what is stated last, both before
     the block and in one of its branches.
     """
@@ -188,10 +189,17 @@ def _repeated(place: Place, given: frozenset[str]) -> int:
 
 
 def _concluded(place: Place, number: str, given: frozenset[str]) -> bool:
-    ends = [[value.text for value in conclusions(b.text)] for b in place.block.branches]
+    texts = [branch.text for branch in place.block.branches]
     if trivial(number) or number in given:
-        return place.last() == number and any(end and end[-1] == number for end in ends)
-    return place.stated(number) and any(number in end for end in ends)
+        return place.last() == number and any(_last(text) == number for text in texts)
+    texts.append(place.block.merge or "")
+    return place.stated(number) and any(
+        value.text == number for text in texts for value in conclusions(text)
+    )
+
+
+def _last(text: str) -> str | None:
+    return next((value.text for value in reversed([*conclusions(text)])), None)
 
 
 def near_duplicates(sample: Sample) -> Iterator[Finding]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from anabranch.curation.checks.places import Place, places
-from anabranch.dialects import Dialect, Document, parse
+from anabranch.dialects import Dialect, Document, TextPart, parse
 
 #: Every kind of finding, with what it means.
 KINDS = {
@@ -70,3 +71,34 @@ class Sample:
     def places(self) -> list[Place]:
         """Each block, those inside branches too, with what stands before it."""
         return list(places(self.text, self.document.parts))
+
+    @property
+    def has_source(self) -> bool:
+        """Whether there is a source with a text."""
+        return bool(self.source and not self.source.isspace())
+
+    @cached_property
+    def share(self) -> float | None:
+        """The share of the source's characters that are in the text in order; spaces do not count.
+
+        By the longest common subsequence with the text without plans and tags of blocks. None
+        without a source, and where rapidfuzz is not installed.
+        """
+        if not self.has_source:
+            return None
+        try:
+            from rapidfuzz.distance import LCSseq
+        except ImportError:
+            return None
+        source = "".join((self.source or "").split())
+        text = "".join("".join(self._words()).split())
+        return float(LCSseq.similarity(source, text)) / len(source)
+
+    def _words(self) -> Iterator[str]:
+        for part in self.document.parts:
+            if isinstance(part, TextPart):
+                yield part.text
+                continue
+            for branch in part.branches:
+                yield branch.text
+            yield part.merge or ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -36,6 +36,9 @@ _RESULT = re.compile(
     r"|(?:answer|result|total|sum|cost) (?:is|of|be|at)))" + _GAP,
     re.I,
 )
+_WORKED = re.compile(r"[-+*/×·(]")
+#: What is there is given.
+_COUNTED = re.compile(r"\bthere (?:is|are|was|were)\b\W*$", re.I)
 #: Behind a sign of equality, further into what is worked out there.
 _WITHIN = re.compile(
     r"[=＝][\s\d.,+\-−*/×·÷()$€£%{}\\]*(?:\b[a-zA-Z]\b[\s\d.,+\-−*/×·÷()$%]*){0,3}$"
@@ -78,6 +81,8 @@ def values(text: str) -> tuple[Value, ...]:
     """All values of a text but the trivial ones, in order; parts of fractions by themselves too."""
     found = []
     for match in _VALUE.finditer(text):
+        if match.end() - match.start() == 1:
+            continue
         name = _normal(match)
         if not trivial(name):
             found.append(_value(match, name))
@@ -85,18 +90,19 @@ def values(text: str) -> tuple[Value, ...]:
             found += _parts(match)
     for match in _EQUATION.finditer(text):
         left, right = "".join(match[1].split()), match[2].replace(",", "")
-        if re.search(r"[-+*/×·(]", left) and len(left) > 1:
+        if len(left) > 1 and _WORKED.search(left):
             found.append(Value(f"{left}={right}", match.start(), match.end(), True, True))
     found.sort(key=lambda value: value.start)
     return tuple(found)
 
 
 def conclusions(text: str) -> Iterator[Value]:
-    """Where numbers are stated in a text, in order, the trivial ones too."""
+    """Where numbers are stated, in order, the trivial ones too, not how many there are."""
     for match in _VALUE.finditer(text):
         if match["name"] is None:
             value = _value(match, _normal(match))
-            if value.stated:
+            before = text[max(0, match.start() - 24) : match.start()]
+            if value.stated and (value.result or not _COUNTED.search(before)):
                 yield value
 
 
@@ -130,7 +136,8 @@ def _is_stated(match: re.Match[str], name: str, before: str) -> bool:
     return "/" in name and _WORKED_OUT.match(match.string, match.end()) is not None
 
 
-def first_uses(text: str) -> dict[str, Value]:
+@lru_cache(maxsize=64)
+def first_uses(text: str) -> Mapping[str, Value]:
     """The first occurrence of each value."""
     found: dict[str, Value] = {}
     for value in values(text):

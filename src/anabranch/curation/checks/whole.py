@@ -6,11 +6,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from anabranch.annotation.replies import suspicious_controls
 from anabranch.curation.checks.findings import Finding, Sample
-from anabranch.dialects import TextPart, check_format
+from anabranch.dialects import check_format
 from anabranch.errors import RecordError, UsageError
 from anabranch.grading import Grader
 from anabranch.jsonl import read_rows
@@ -41,40 +42,18 @@ def _block_at(sample: Sample, offset: int) -> int:
     return 0
 
 
-def survived(sample: Sample) -> float | None:
-    """The share of the source that is in the text, in order: by the longest common subsequence.
+def lost_text(sample: Sample, least: float) -> Iterator[Finding]:
+    """Too little of the source has survived.
 
-    None without a source, and where rapidfuzz is not installed.
+    Raises:
+        UsageError: there is a source, and no rapidfuzz to compare with.
     """
-    if not sample.source or not sample.source.strip():
-        return None
-    try:
-        from rapidfuzz.distance import LCSseq
-    except ImportError:
+    if sample.has_source and find_spec("rapidfuzz") is None:
         raise UsageError(
             "the share of lost text needs rapidfuzz: pip install 'anabranch[curation]'"
-        ) from None
-    source = "".join(sample.source.split())
-    text = "".join("".join(_words_of(sample)).split())
-    return float(LCSseq.similarity(source, text)) / len(source)
-
-
-def _words_of(sample: Sample) -> Iterator[str]:
-    """The text without plans and tags of blocks."""
-    for part in sample.document.parts:
-        if isinstance(part, TextPart):
-            yield part.text
-            continue
-        for branch in part.branches:
-            yield branch.text
-        yield part.merge or ""
-
-
-def lost_text(sample: Sample, least: float) -> Iterator[Finding]:
-    """Too little of the source has survived."""
-    share = survived(sample)
-    if share is not None and share < least:
-        message = f"{share:.0%} of the source has survived, {least:.0%} is asked"
+        )
+    if sample.share is not None and sample.share < least:
+        message = f"{sample.share:.0%} of the source has survived, {least:.0%} is asked"
         yield Finding("lost_text", 0, 0, 0, len(sample.text), message)
 
 
