@@ -1,14 +1,18 @@
 """Checks find what they are for, in lab samples with seeded defects and in words."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from anabranch.curation.checks import KINDS, Checks, EvaluationSets, Finding, Sample
 from anabranch.curation.checks.values import names, values
+from anabranch.curation.report import Report
 from anabranch.dialects import get_dialect
 from anabranch.errors import RecordError
 from anabranch.jsonl import write_records
@@ -73,6 +77,74 @@ def test_a_block_that_only_repeats_comes_after_the_answer() -> None:
     assert kinds(text("12 * 3 = 36", "50 - 9 = 41", before="We do both. ")) == []
 
 
+@pytest.mark.parametrize(
+    ("before", "branches", "answer", "problem", "expected"),
+    [
+        ("Half of 40 is 20, and 20 / 4 = 5. ", ("20 / 4 = 5", "40 / 8 = 5"), "5", "", True),
+        # A 5 somewhere before says nothing, nor does how many there are.
+        ("5 of 40. ", ("60 / 12 = 5", "70 / 14 = 5"), "5", "", False),
+        ("There are 5. ", ("60 / 12 = 5", "70 / 14 = 5"), "5", "", False),
+        ("20 / 4 = 5, so 5 + 2 = 7. ", ("60 / 12 = 5", "70 / 14 = 5"), "5", "", False),
+        # What the problem has already.
+        ("The 41 is a guess. ", ("50 - 9 = 41", "99 - 58 = 41"), "41", "Is it 41?", False),
+        ("It is 30 + 11 = 41. ", ("50 - 9 = 41", "99 - 58 = 41"), "41", "Is it 41?", True),
+    ],
+)
+def test_small_and_given_answers_must_be_the_last_word(
+    before: str, branches: tuple[str, ...], answer: str, problem: str, expected: bool
+) -> None:
+    found = kinds(text(*branches, before=before), answer=answer, problem=problem)
+    assert ("answer_first" in found) is expected
+
+
+def test_a_small_result_that_is_new_is_no_repetition() -> None:
+    before = "3 dozen are 3 * 12 = 36 eggs. "
+    assert kinds(text("36 eggs are 36 / 4 = 9 meals", "40 - 4 = 36", before=before)) == []
+
+
+def test_an_answer_in_words_is_looked_for_outside_the_problem() -> None:
+    one, other = "12 * 3 = 36, so Tuesday", "7 * 8 = 56, so Tuesday"
+    found = find(text(one, other, before="It is Tuesday. "), answer="Tuesday")
+    assert [f.kind for f in found if f.kind == "answer_first"] == ["answer_first"]
+    options = "Monday or Tuesday?"
+    found = find(text(one, other, before=options), answer="Tuesday", problem=options)
+    assert "answer_first" not in [f.kind for f in found]
+
+
+def test_words_about_a_sibling_are_a_leak() -> None:
+    first = "Tom has 12 * 3 = 36 apples."
+    (leak,) = find(text(first, "7 * 8 = 56. As in the first thread, we add."))
+    assert (leak.kind, leak.branch) == ("leak", 2)
+    assert kinds(text(first, "7 * 8 = 56. See Thread 1.")) == ["leak"]
+    # A branch's own name, and what the problem speaks of.
+    assert kinds(text(first, "Second thread: 7 * 8 = 56.")) == []
+    assert kinds(text("Thread 1 does it: 36.", "7 * 8 = 56. So thread 2 is done.")) == []
+    spoken = "Cut the first thread. How long is it?"
+    assert kinds(text(first, "7 * 8 = 56. The first thread is cut."), problem=spoken) == []
+
+
+def test_parts_of_quotients_are_used_too() -> None:
+    first = "Tom has 12 * 3 = 36 apples."
+    assert kinds(text(first, "Everybody takes a part, 36 / 5 = 7.2.")) == ["leak"]
+    assert kinds(text(first, r"Then x = \frac{36}{5} = 7.2.")) == []
+
+
+def test_blocks_inside_branches_are_checked() -> None:
+    inner = (
+        "<Parallel>\n<Goal>\n<Outline>\n1.1: a\n</Outline>\n<Outline>\n1.2: b\n</Outline>\n"
+        "</Goal>\n<Path>\n1.1: 7 * 8 = 56\n</Path>\n<Path>\n1.2: With 36 and 56.\n</Path>\n"
+        "<Conclusion>\ndone\n</Conclusion>\n</Parallel>"
+    )
+    written = (
+        "<Think>\n<Parallel>\n<Goal>\n<Outline>\n1: a\n</Outline>\n<Outline>\n2: b\n</Outline>\n"
+        f"</Goal>\n<Path>\n1: 12 * 3 = 36. {inner}\n</Path>\n<Path>\n2: 99 - 58 = 41\n</Path>\n"
+        "<Conclusion>\ndone\n</Conclusion>\n</Parallel>\n</Think>\n\\boxed{41}"
+    )
+    found = Checks(survived=0).run(Sample(written, get_dialect("multiverse")))
+    # 36 stands before the inner block, in the branch around it; 56 is a sibling's.
+    assert [(f.kind, f.block, written[f.start : f.end]) for f in found] == [("leak", 2, "56")]
+
+
 def test_near_duplicates_share_words_and_results() -> None:
     one = "The red box holds 12 rows of 3 apples each, that is 12 * 3 = 36 apples in all."
     assert kinds(text(one, one.replace("red", "big"))) == ["near_duplicate"]
@@ -84,6 +156,15 @@ def test_a_plan_gives_no_results_away() -> None:
     (found,) = find(text(*branches, titles=("find that it is 36", "the pears")))
     assert (found.kind, found.branch) == ("outline_reveals", 1)
     assert kinds(text(*branches, titles=("12 rows of 3", "7 rows of 8"))) == []
+
+
+def test_a_trial_may_be_named_by_what_it_tries() -> None:
+    trials = ("x = 40, then 2 * 40 = 80.", "x = 50, then 2 * 50 = 100.")
+    assert kinds(text(*trials, titles=("x = 40", "x = 50"))) == []
+    revealed = kinds(text(*trials, titles=("x = 40 makes 80", "x = 50")))
+    assert revealed == ["outline_reveals"]
+    # A sign with a number is a result only where a branch ends with it.
+    assert kinds(text("S1 is a sum", "S2 is one", titles=("find S1", "find S2"))) == []
 
 
 def test_format_and_lost_latex() -> None:
@@ -140,6 +221,55 @@ def test_unicode_and_other_scripts() -> None:
     assert kinds(text(odd, "前の 36 を使うと 36 + 5 = 41")) == ["leak"]
 
 
+def test_numbers_of_other_scripts() -> None:
+    assert names("苹果共有２５个") == names("共25个") == names("٢٥") == {"25"}
+    written = text("苹果共有25个", "由上面的25个可知 25+16=41")
+    assert kinds(written) == ["leak"]
+    assert kinds(text("苹果共有25个", "答案是25")) == []
+
+
+def test_many_blocks_and_long_numbers_take_no_long_time() -> None:
+    many = "".join(
+        text(f"{n} * 3 = {3 * n}", f"{n} + 5 = {n + 5}", before=f" We get {n}. ")
+        for n in range(1000, 1400)
+    )
+    begun = time.process_time()
+    find(many, answer="41")
+    find("<Parallel><Outlines><Subtask>1: " * 1000)
+    find(text(*["12 * 3 = 36"] * 400))
+    assert kinds(text("7" * 5000, "x = " + "8" * 5000), answer="9" * 5000) == ["wrong_answer"]
+    # Looking at all that stands before each block would take half a minute.
+    assert time.process_time() - begun < 5
+
+
+PIECES = (
+    "<Parallel>", "</Parallel>", "<Outlines>", "</Outlines>", "<Subtask>1: ", "</Subtask>",
+    "<Trial>2:", "</Trial>", "<Thread>\n1: ", "<Thread>2:", "</Thread>", "<think>", "</think>",
+    "36", " = 36", "36/5", r"\frac{3}{40}", "a5", "thread 1. ", "so ", "\u2028", "\x0crac",
+    "\udc81", "１２", "\\boxed{36}", " 12 * 3 = 36. ", "1,200.50",
+)  # fmt: skip
+
+
+ANY = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
+WITHOUT_TAGS = st.lists(st.sampled_from([p for p in PIECES if "<" not in p]), min_size=1).map(
+    " ".join
+)
+
+
+@given(
+    ANY | st.tuples(WITHOUT_TAGS, WITHOUT_TAGS, WITHOUT_TAGS).map(lambda t: t[0] + text(*t[1:])),
+    st.sampled_from([None, "36", "5", "", "a5", "\\frac{36}{5}", "no"]),
+)
+@settings(deadline=None, max_examples=150)
+def test_any_text_has_findings_within_it(written: str, answer: str | None) -> None:
+    problem = "Is 40 = 4 * 10?"
+    checks = Checks(survived=0.8)
+    found = checks.run(Sample(written, PARASON, problem, answer, source="12 * 3 = 36"))
+    assert all(0 <= f.start <= f.end <= len(written) for f in found)
+    assert {f.kind for f in found} <= set(KINDS)
+    assert found == checks.run(Sample(written, PARASON, problem, answer, source="12 * 3 = 36"))
+
+
 def test_the_command_prints_findings_with_offsets(tmp_path: Path, cli: Cli) -> None:
     path = tmp_path / "samples.jsonl"
     leaking = text("12 * 3 = 36", "the 36 again")
@@ -152,6 +282,42 @@ def test_the_command_prints_findings_with_offsets(tmp_path: Path, cli: Cli) -> N
     assert second["id"] == "b"
     said = cli("curate", "check", path, "--dialect", "parason", "--fail", code=1).stdout
     assert "2 rows, 2 with findings" in said
+
+
+def test_rows_say_their_dialect_and_bad_ones_are_named(tmp_path: Path, cli: Cli) -> None:
+    path = tmp_path / "samples.jsonl"
+    odd = text("12 * 3 = 36 \udc81\u2028", "the 36 again \x00\x85", titles=("p", "q"))
+    rows: list[dict[str, Any]] = [
+        {"id": "a", "text": odd, "dialect": "parason", "answer": 41},
+        {"id": "b", "text": odd, "dialect": "unheard"},
+        {"id": "c", "text": "In one line: \\boxed{42}", "dialect": "npr", "answer": 41.0},
+    ]
+    write_records(path, rows)
+    with path.open("a") as handle:
+        handle.write("{torn\n")
+    done = cli("curate", "check", path, "--json", "--html", tmp_path / "page.html", code=1)
+    first, third = (json.loads(line) for line in done.stdout.splitlines())
+    assert [f["kind"] for f in first["findings"]] == ["leak"]
+    assert [f["kind"] for f in third["findings"]] == ["wrong_answer"]
+    assert "b: unknown dialect 'unheard'" in done.stderr
+    assert f"{path}:4: not JSON" in done.stderr
+    assert "\ufffd" in (tmp_path / "page.html").read_text()
+
+
+def test_figures_of_a_report_add_up() -> None:
+    report = Report(keep=2)
+    leaking = text("12 * 3 = 36", "the 36 again")
+    for number, written in enumerate(
+        [leaking, text("12 * 3 = 36", "7 * 8 = 56"), leaking, leaking]
+    ):
+        one = Sample(written, PARASON, source="12 * 3 = 36" + "y" * (11 * (number == 2)))
+        report.add(str(number), one, Checks(survived=0.8).run(one))
+    assert (report.rows, report.found) == (4, 3)
+    assert report.kinds == {"leak": 3, "lost_text": 1}
+    assert report.branches == {2: 4}
+    assert sum(report.shares.values()) == 4
+    # The gravest first, and of equal ones the earlier.
+    assert [name for name, _, _ in report.worst()] == ["2", "0"]
 
 
 def test_real_traces_name_the_malformed_row(shared_data: Path, cli: Cli, tmp_path: Path) -> None:
