@@ -100,6 +100,8 @@ def test_small_and_given_answers_must_be_the_last_word(
 def test_a_small_result_that_is_new_is_no_repetition() -> None:
     before = "3 dozen are 3 * 12 = 36 eggs. "
     assert kinds(text("36 eggs are 36 / 4 = 9 meals", "40 - 4 = 36", before=before)) == []
+    # A number that stands before without being stated is no result there.
+    assert kinds(text("30 + 6 = 36", "72 / 2 = 36", before="Who eats all 36 eggs? ")) == []
 
 
 def test_an_answer_in_words_is_looked_for_outside_the_problem() -> None:
@@ -163,6 +165,9 @@ def test_a_trial_may_be_named_by_what_it_tries() -> None:
     assert kinds(text(*trials, titles=("x = 40", "x = 50"))) == []
     revealed = kinds(text(*trials, titles=("x = 40 makes 80", "x = 50")))
     assert revealed == ["outline_reveals"]
+    solved = ("2 * x = 80, so x = 40.", "5 * y = 250, so y = 50.")
+    assert kinds(text(*solved, titles=("find x = 40", "find y"))) == ["outline_reveals"]
+    assert kinds(text(*solved, titles=("see what happens if x = 40", "find y"))) == []
     # A sign with a number is a result only where a branch ends with it.
     assert kinds(text("S1 is a sum", "S2 is one", titles=("find S1", "find S2"))) == []
 
@@ -212,6 +217,7 @@ def test_problems_of_evaluation_sets_are_seen(tmp_path: Path) -> None:
 def test_values_in_one_form() -> None:
     assert names(r"1,200.50 is \frac{12}{5} or 12/5, not 7; 3^{20}") >= {"1200.5", "12/5", "20"}
     assert "7" not in names("7 of 10")
+    assert names("0.50, 0.802 and 007.25") == {"0.5", "0.802", "7.25"}
     assert [v.text for v in values("x2=31 and e6") if not v.result] == ["x2", "e6"]
 
 

@@ -30,7 +30,12 @@ MOST = 100
 
 _WORD = re.compile(r"[^\W_]+|[^\w\s]")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
-#: A value that is only named, not worked out: `x = 40`.
+#: Words before a value that is tried, and a value that is only named, not worked out: `x = 40`.
+_TRIED = re.compile(
+    r"\b(?:where|with|if|when|for|try\w*|test\w*|cases?|assum\w*|suppos\w*|let|tak\w+|pick\w*"
+    r"|choos\w*|start\w*)\b[^.;:]*$",
+    re.I,
+)
 _BARE = re.compile(r"(?<![\w+\-*/^)])\s*[A-Za-z][\w']*\s*=\s*[$€£-]*$")
 
 
@@ -138,7 +143,7 @@ def answer_first(sample: Sample) -> Iterator[Finding]:
     """Blocks that find nothing new: their results, or the final answer, stood before them.
 
     The results of a block are the values that its branches derive and the problem does not give;
-    all of them must stand before it, the trivial ones as results too. The final answer stands
+    all of them must be stated before it, the trivial ones as results. The final answer stands
     before a block where it is stated there and the block, or what joins it, states it again. One
     that is
     trivial or given by the problem occurs everywhere, and must be what is stated last, both before
@@ -182,10 +187,14 @@ def _repeated(place: Place, given: frozenset[str]) -> int:
     """How many results a block has, where all of them stand before it; else 0."""
     texts = [branch.text for branch in place.block.branches]
     new = {name for text in texts for name in derived(text, given)}
-    if not new or not all(name in place for name in new):
+    if not new or not all(_said(name, place) for name in new):
         return 0
     small = {v.text for text in texts for v in conclusions(text) if v.result and trivial(v.text)}
     return len(new) + len(small) if all(place.concluded(name) for name in small) else 0
+
+
+def _said(name: str, place: Place) -> bool:
+    return name in place and (named(name) or "=" in name or place.stated(name))
 
 
 def _concluded(place: Place, number: str, given: frozenset[str]) -> bool:
@@ -257,5 +266,9 @@ def found_by(texts: Sequence[str], known: Container[str] = ()) -> frozenset[str]
 
 
 def given_away(title: str, results: Container[str]) -> str | None:
-    """A result that an entry of a plan has."""
-    return next((name for name in first_uses(title) if name in results), None)
+    """A result that an entry of a plan has; not a value that it says is tried (`if x = 40`)."""
+    for name, value in first_uses(title).items():
+        before = title[: value.start]
+        if name in results and not (_BARE.search(before) and _TRIED.search(before)):
+            return name
+    return None

@@ -179,4 +179,5 @@ def _plain(number: str) -> str:
         text = "".join(str(unicodedata.digit(c)) if c.isdigit() else c for c in text)
     if "." in text:
         text = text.rstrip("0").rstrip(".")
-    return text.lstrip("0") or "0"
+    text = text.lstrip("0")
+    return text if text[:1].isdigit() else f"0{text}"
