@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from anabranch.gateway import Ledger, Service
+    from anabranch.gateway.tracing import Spans
 
 
 @takes_engine
@@ -74,6 +75,9 @@ def serve(
     experiment: Annotated[
         Path | None, typer.Option(help="Arms to give requests to: a TOML file.")
     ] = None,
+    otel: Annotated[
+        str | None, typer.Option(help="Send spans to this OTLP collector, http://HOST:4318.")
+    ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Private key (PEM).")] = None,
 ) -> None:
@@ -105,6 +109,7 @@ def serve(
         tls=(tls_cert, tls_key),
         drain_seconds=drain_seconds,
         experiment=experiment,
+        otel=otel,
         store=store,
         books={
             "need_key": need_key,
@@ -139,6 +144,7 @@ class _Plan:
     tls: tuple[Path | None, Path | None]
     drain_seconds: float
     experiment: Path | None
+    otel: str | None
     store: str | None
     books: dict[str, Any]
 
@@ -163,6 +169,9 @@ async def _serve(options: EngineOptions, plan: _Plan) -> None:
         metrics = Metrics()
         service.observers.add(metrics)
         service.observers.add(LogLines())
+        spans = _spans(plan.otel)
+        if spans is not None:
+            service.observers.add(spans)
         extra = [*metrics.routes(), *_pages(plan, service)]
         config = uvicorn.Config(
             create_app(service, extra),
@@ -174,7 +183,19 @@ async def _serve(options: EngineOptions, plan: _Plan) -> None:
             timeout_keep_alive=75,
         )
         server = _server()(config, f"{shown}, {defaults.mode}", service, plan.drain_seconds)
-        await server.serve()
+        try:
+            await server.serve()
+        finally:
+            if spans is not None:
+                spans.close()
+
+
+def _spans(endpoint: str | None) -> Spans | None:
+    if endpoint is None:
+        return None
+    from anabranch.gateway.tracing import spans_to
+
+    return spans_to(endpoint)
 
 
 def _pages(plan: _Plan, service: Service) -> list[Route]:

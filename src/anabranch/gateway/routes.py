@@ -63,7 +63,8 @@ async def _answer(
     shape: type[Shape],
 ) -> Response:
     service = service_of(request)
-    ticket = Ticket(route=request.url.path)
+    parent = request.headers.get("traceparent", "")
+    ticket = Ticket(route=request.url.path, traceparent=parent)
     try:
         if service.draining:
             raise ApiError("shutting down", status=503, kind="api_error", code="draining")

@@ -1,6 +1,6 @@
 """Prometheus metrics and structured log lines of every request; no text of anybody in either.
 
-Spans of requests (OpenTelemetry) are left out.
+Spans of requests are in :mod:`anabranch.gateway.tracing`.
 """
 
 from __future__ import annotations

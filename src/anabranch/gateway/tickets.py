@@ -59,6 +59,7 @@ class Ticket:
         route: path of the endpoint.
         key: name of the key that it came with; "" without one.
         subject: whom the client says it asks for (its ``user``), for deletion on request.
+        traceparent: the caller's span (W3C Trace Context), as it came.
         started: monotonic seconds.
         prompt_text, prompt_tokens: what it asks, and the tokens of all its prompts.
         cap: most tokens that it may sample, all answers together; None: no limit is known.
@@ -76,6 +77,7 @@ class Ticket:
     mode: str = ""
     dialect: str = ""
     arm: str = ""
+    traceparent: str = ""
     stream: bool = False
     prompt_text: str = ""
     prompt_tokens: int = 0
