@@ -240,6 +240,8 @@ def outlines_reveal(sample: Sample) -> Iterator[Finding]:
     """Entries of a plan that have a value which only the branches find."""
     given = names(sample.problem)
     for place in sample.places:
+        if not any(first_uses(item.title) for item in place.block.plan):
+            continue
         results = found_by([branch.text for branch in place.block.branches], Known(given, place))
         for item in place.block.plan:
             told = given_away(item.title, results)

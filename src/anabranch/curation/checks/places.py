@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from anabranch.curation.checks.values import Value, conclusions, values
 from anabranch.dialects import Block, TextPart
@@ -82,9 +83,9 @@ class Place:
     block: Block
     lines: tuple[tuple[Line, int], ...]
 
-    def __contains__(self, name: object) -> bool:
+    def __contains__(self, name: Any) -> bool:
         """Whether a value stands before the block."""
-        return any(line.first.get(str(name), end) < end for line, end in self.lines)
+        return any(line.first.get(name, end) < end for line, end in self.lines)
 
     def concluded(self, name: str) -> bool:
         """Whether a number stands before the block as a result."""

@@ -161,7 +161,7 @@ def derived(text: str, known: Container[str] = ()) -> dict[str, Value]:
 
 def named(name: str) -> bool:
     """Whether a value is a name with a number, such as `a5`."""
-    return _NAMED.fullmatch(name) is not None
+    return name[0].isalpha() and _NAMED.fullmatch(name) is not None
 
 
 def _normal(match: re.Match[str]) -> str:
