@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 from anabranch.curation.checks import Checks
 from anabranch.lab.defects import NAMES, sample
 from reporting import add_option, report
+from seeded_words import measure
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--traces", type=Path, help="published Parallel-R1 samples, seeded too")
     add_option(parser)
     arguments = parser.parse_args()
     checks = Checks(survived=0)
@@ -38,12 +42,14 @@ def main() -> None:
         for name in NAMES
     }
     others = {kind: count for kind, count in wrong.items() if kind not in NAMES}
-    figures = {
+    figures: dict[str, Any] = {
         "samples_of_each": arguments.count,
         "kinds": kinds,
         "clean_without_finding": clean / arguments.count,
         "other_findings": others,
     }
+    if arguments.traces:
+        figures["in_words"] = measure(arguments.traces, arguments.seed)
     report(figures, arguments.json)
 
 

@@ -44,6 +44,7 @@ def test_seeded_defects_are_found(defect: str) -> None:
     checks = Checks(survived=0)
     found = [{f.kind for f in checks.run(sample(2, n, defect))} for n in range(COUNT)]
     assert sum(defect in one for one in found) >= 0.95 * COUNT
+    assert sum(one <= {defect} for one in found) >= 0.95 * COUNT
 
 
 def test_samples_without_a_defect_have_no_finding() -> None:
@@ -58,6 +59,7 @@ def test_a_leak_is_a_value_of_a_sibling_that_is_used() -> None:
     assert (leak.kind, leak.block, leak.branch) == ("leak", 1, 2)
     written = text(first, "With the 36 found, we add 5: 36 + 5 = 41.")
     assert written[leak.start : leak.end] == "36"
+    assert kinds(text(first, "Since there are 36 of them, it is 36 + 5 = 41.")) == ["leak"]
     # Whoever works it out, or was told, leaks nothing.
     assert kinds(text(first, "Ann has 4 * 9 = 36 pears, so 36 + 5 = 41.")) == []
     assert kinds(text(first, "The 36 in the box are left."), problem="A box of 36.") == []

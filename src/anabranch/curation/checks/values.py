@@ -36,6 +36,8 @@ _RESULT = re.compile(
     r"|(?:answer|result|total|sum|cost) (?:is|of|be|at)))" + _GAP,
     re.I,
 )
+#: What is there for a reason is used.
+_REASON = re.compile(r"\b(?:since|because|as|given|knowing)\s[^.,;:=]*$", re.I)
 _WORKED = re.compile(r"[-+*/×·(]")
 #: What is there is given.
 _COUNTED = re.compile(r"\bthere (?:is|are|was|were)\b\W*$", re.I)
@@ -131,7 +133,7 @@ def _parts(match: re.Match[str]) -> Iterator[Value]:
 
 
 def _is_stated(match: re.Match[str], name: str, before: str) -> bool:
-    if _STATED.search(before) or _WITHIN.search(before):
+    if _WITHIN.search(before) or (_STATED.search(before) and not _REASON.search(before)):
         return True
     return "/" in name and _WORKED_OUT.match(match.string, match.end()) is not None
 
