@@ -139,6 +139,14 @@ def test_failures_are_records(tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
     tally = asyncio.run(decode_file(PROBLEMS[:2], make(one), one, output))
     assert tally.failed == 2
+    assert {t.outcome for t in read_records(output, Trajectory)} == {"failed"}
+    # The failure was the engine's: when it is back, the same command asks again.
+    again = engine()
+    tally = asyncio.run(decode_file(PROBLEMS[:3], make(again), again, output))
+    assert (tally.found, tally.failed, tally.outcomes["answered"]) == (0, 0, 3)
+    done = list(read_records(output, Trajectory))
+    assert sorted(t.id for t in done) == ["p0#0", "p1#0", "p2#0"]
+    assert {t.outcome for t in done} == {"answered"}
 
 
 def test_torn_tails(tmp_path: Path) -> None:

@@ -68,7 +68,10 @@ def decode(
     if tally.stopped:
         typer.echo("stopped: the same command goes on")
     if tally.failed:
-        raise AnabranchError(f"the engine failed on {tally.failed} of the new trajectories")
+        raise AnabranchError(
+            f"the engine failed on {tally.failed} of the new trajectories; the same command "
+            "decodes them again"
+        )
 
 
 def _count(path: Path) -> int:

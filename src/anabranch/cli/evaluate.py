@@ -141,8 +141,8 @@ async def _decode(
                 )  # fmt: skip
                 if tally.failed:
                     raise AnabranchError(
-                        f"{arm.name}: the engine failed on {tally.failed} answers, which are kept "
-                        "as failed; begin again in another folder when it works"
+                        f"{arm.name}: the engine failed on {tally.failed} of {total} answers; the "
+                        "same command asks for them again"
                     )
                 if tally.done < total:
                     why = "stopped" if interrupted else f"{spent} tokens of {budget} are spent"

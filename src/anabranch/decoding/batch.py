@@ -20,7 +20,7 @@ from anabranch.decoding.decoder import run
 from anabranch.decoding.setup import Setup
 from anabranch.engines.base import Engine
 from anabranch.errors import RecordError, UsageError
-from anabranch.jsonl import atomic_writer, cut_torn_tail, dump_line, read_rows
+from anabranch.jsonl import atomic_writer, cut_torn_tail, dump_line, read_rows, write_records
 from anabranch.records import Problem, Trajectory
 
 #: From a problem, the number of the sample and the trajectory's id to how it is decoded.
@@ -162,7 +162,12 @@ async def _until(
 
 
 def _ids(output: Path) -> set[str]:
+    """What need not be decoded again; answers that the engine failed on are taken out of the file.
+
+    The failure was the engine's and not the answer's, so a resumed run asks once more.
+    """
     found: set[str] = set()
+    failed: set[str] = set()
     if not output.exists():
         return found
     for number, row in read_rows(output):
@@ -172,7 +177,12 @@ def _ids(output: Path) -> set[str]:
         if name in found:
             raise RecordError(f"{name!r} is there twice", path=output, line=number, field="id")
         found.add(name)
-    return found
+        if row.get("outcome") == "failed":
+            failed.add(name)
+    if failed:
+        kept = (row for _, row in read_rows(output) if row["id"] not in failed)
+        write_records(output, kept)
+    return found - failed
 
 
 def config_file(output: Path) -> Path:
