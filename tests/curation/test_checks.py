@@ -73,7 +73,7 @@ def test_a_leak_is_a_value_of_a_sibling_that_is_used() -> None:
 def test_a_block_that_only_repeats_comes_after_the_answer() -> None:
     solved = "First 12 * 3 = 36, then 36 + 5 = 41. "
     assert kinds(text("12 * 3 = 36", "36 + 5 = 41", before=solved))[:1] == ["answer_first"]
-    found = find(text("12 * 3 = 36; 36 + 5 = 41", "99 - 58 = 41", before=solved), answer="41")
+    found = find(text("50 - 2 = 48; 48 - 7 = 41", "99 - 58 = 41", before=solved), answer="41")
     assert [f.kind for f in found] == ["answer_first"]
     assert "final answer 41" in found[0].message
     assert kinds(text("12 * 3 = 36", "50 - 9 = 41", before="We do both. ")) == []
@@ -104,6 +104,15 @@ def test_a_small_result_that_is_new_is_no_repetition() -> None:
     assert kinds(text("36 eggs are 36 / 4 = 9 meals", "40 - 4 = 36", before=before)) == []
     # A number that stands before without being stated is no result there.
     assert kinds(text("30 + 6 = 36", "72 / 2 = 36", before="Who eats all 36 eggs? ")) == []
+
+
+def test_another_way_to_a_number_is_nothing_new() -> None:
+    before = "3 dozen are 3 * 12 = 36 eggs, and 36 + 5 = 41. "
+    repeated = text("30 + 6 = 36 eggs", "50 - 9 = 41, which is 2G + 1", before=before)
+    assert "answer_first" in kinds(repeated)
+    assert "answer_first" not in kinds(text("30 + 6 = 36 eggs", "18 * 3 = 54", before=before))
+    # One number may be the same by chance.
+    assert "answer_first" not in kinds(text("30 + 6 = 36 pears", "18 * 2 = 36", before=before))
 
 
 def test_an_answer_in_words_is_looked_for_outside_the_problem() -> None:

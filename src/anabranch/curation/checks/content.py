@@ -186,7 +186,11 @@ def _outside(sample: Sample, answer: str) -> int | None:
 def _repeated(place: Place, given: frozenset[str]) -> int:
     """How many results a block has, where all of them stand before it; else 0."""
     texts = [branch.text for branch in place.block.branches]
-    new = {name for text in texts for name in derived(text, given)}
+    every = {name for text in texts for name in derived(text, given)}
+    # Another way to a number is nothing new; but one number may be the same by chance.
+    numbers = {name for name in every if "=" not in name}
+    small_sums = {name for name in every - numbers if trivial(name.rpartition("=")[2].lstrip("-"))}
+    new = numbers | small_sums if len(numbers) > 1 else every
     if not new or not all(_said(name, place) for name in new):
         return 0
     small = {v.text for text in texts for v in conclusions(text) if v.result and trivial(v.text)}

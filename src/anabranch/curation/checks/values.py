@@ -39,6 +39,8 @@ _RESULT = re.compile(
 #: What is there for a reason is used.
 _REASON = re.compile(r"\b(?:since|because|as|given|knowing)\s[^.,;:=]*$", re.I)
 _WORKED = re.compile(r"[-+*/×·(]")
+#: Behind a number that is a factor: 2G, 3(4 + 5).
+_FACTOR = re.compile(r"[A-Z(]")
 #: What is there is given.
 _COUNTED = re.compile(r"\bthere (?:is|are|was|were)\b\W*$", re.I)
 #: Behind a sign of equality, further into what is worked out there.
@@ -55,7 +57,7 @@ _STATED = re.compile(
 )
 _EQUATION = re.compile(
     r"(?<![^\s=,;:.!?<>$])([^\s=,;:.!?<>$]{1,40}(?:\s?[-+*/×·]\s?[^\s=,;:.!?<>$]{1,20}){0,6})"
-    rf"\s?=\s?[$€£]?(-?{_NUMBER})"
+    rf"\s?=\s?[$€£]?(-?{_NUMBER})(?![\d.,]*[A-Z(])"
 )
 
 
@@ -103,6 +105,8 @@ def conclusions(text: str) -> Iterator[Value]:
     for match in _VALUE.finditer(text):
         if match["name"] is None:
             value = _value(match, _normal(match))
+            if trivial(value.text) and _FACTOR.match(text, match.end()):
+                continue
             before = text[max(0, match.start() - 24) : match.start()]
             if value.stated and (value.result or not _COUNTED.search(before)):
                 yield value
