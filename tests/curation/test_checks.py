@@ -164,6 +164,12 @@ def test_near_duplicates_share_words_and_results() -> None:
     assert kinds(text(one, "The blue box holds 7 rows of 8 pears, that is 7 * 8 = 56.")) == []
 
 
+def test_near_duplicates_in_scripts_without_spaces() -> None:
+    one = "红色的盒子里有十二排苹果每排三个一共有三十六个苹果"
+    assert kinds(text(one, one.replace("红", "蓝"))) == ["near_duplicate"]
+    assert kinds(text(one, "篮子里的梨子七个一组共有八组所以是五十六个")) == []
+
+
 def test_a_plan_gives_no_results_away() -> None:
     branches = ("12 * 3 = 36", "7 * 8 = 56")
     (found,) = find(text(*branches, titles=("find that it is 36", "the pears")))
@@ -217,6 +223,18 @@ def test_problems_of_evaluation_sets_are_seen(tmp_path: Path) -> None:
     assert sets.find("Once a COOK had three hundred carrots in a bucket, he was using to cook it")
     assert sets.find("how many") == "gsm/8"
     assert sets.find("How many carrots?") is None
+    assert sets.find("") is None
+    # However it is encoded, and in scripts without spaces.
+    chinese = "小明有三百个胡萝卜，他每天吃掉其中的五分之二，问一周之后还剩多少个？"
+    write_records(
+        path, [{"problem": "Un caf\u00e9\r\nnoir"}, {"problem": chinese}, {"problem": "?"}]
+    )
+    others = EvaluationSets([path])
+    assert others.find("un cafe\u0301 noir") == "gsm/1"
+    assert others.find(f"昨天{chinese[:20]}一个月") == "gsm/2"
+    assert others.find("昨天" + chinese[:8]) is None
+    assert others.find("!") is None
+    write_records(path, [{"id": "7", "problem": long}, {"id": "8", "problem": "How many?"}])
     written = text("12 * 3 = 36", "7 * 8 = 56")
     found = Checks(0, (str(path),)).run(Sample(written, PARASON, problem=long))
     assert [f.message for f in found] == ["the problem is gsm/7, or shares words with it"]

@@ -20,6 +20,7 @@ from anabranch.curation.checks.values import (
     trivial,
     values,
 )
+from anabranch.curation.checks.words import words
 
 #: Branches that share more of their runs of words than this say nearly the same.
 ALIKE = 0.7
@@ -28,7 +29,6 @@ RUN = 3
 #: More branches than any dialect allows are not compared with each other: the format is broken.
 MOST = 100
 
-_WORD = re.compile(r"[^\W_]+|[^\w\s]")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 #: Words before a value that is tried, and a value that is only named, not worked out: `x = 40`.
 _TRIED = re.compile(
@@ -232,8 +232,8 @@ def near_duplicates(sample: Sample) -> Iterator[Finding]:
 
 
 def _runs(text: str) -> frozenset[tuple[str, ...]]:
-    words = _WORD.findall(text.casefold())
-    return frozenset(tuple(words[at : at + RUN]) for at in range(max(1, len(words) - RUN + 1)))
+    said = words(text)
+    return frozenset(tuple(said[at : at + RUN]) for at in range(max(1, len(said) - RUN + 1)))
 
 
 def _alike(one: frozenset[tuple[str, ...]], other: frozenset[tuple[str, ...]]) -> float:

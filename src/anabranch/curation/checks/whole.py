@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from anabranch.annotation.replies import suspicious_controls
 from anabranch.curation.checks.findings import Finding, Sample
+from anabranch.curation.checks.words import words
 from anabranch.dialects import check_format
 from anabranch.errors import RecordError, UsageError
 from anabranch.grading import Grader
@@ -18,7 +18,6 @@ from anabranch.jsonl import read_rows
 
 #: Words in the runs by which problems are compared with those of evaluation sets.
 RUN = 13
-_WORD = re.compile(r"\w+")
 
 
 def format_findings(sample: Sample) -> Iterator[Finding]:
@@ -93,9 +92,9 @@ class EvaluationSets:
                 if not isinstance(problem, str):
                     raise RecordError("a text is needed", path=path, line=number, field="problem")
                 name = f"{Path(path).stem}/{row.get('id', number)}"
-                words = _words(problem)
-                self._whole[" ".join(words)] = name
-                for run in _hashes(words):
+                said = _words(problem)
+                self._whole[" ".join(said)] = name
+                for run in _hashes(said):
                     self._runs.setdefault(run, name)
 
     def __len__(self) -> int:
@@ -103,11 +102,13 @@ class EvaluationSets:
 
     def find(self, problem: str) -> str | None:
         """The problem that this one is, or shares a run of 13 words with."""
-        words = _words(problem)
-        whole = self._whole.get(" ".join(words))
+        said = _words(problem)
+        if not said:
+            return None
+        whole = self._whole.get(" ".join(said))
         if whole is not None:
             return whole
-        return next((self._runs[run] for run in _hashes(words) if run in self._runs), None)
+        return next((self._runs[run] for run in _hashes(said) if run in self._runs), None)
 
 
 @lru_cache(maxsize=4)
@@ -124,9 +125,10 @@ def contamination(sample: Sample, sets: EvaluationSets) -> Iterator[Finding]:
 
 
 def _words(text: str) -> list[str]:
-    return [word.casefold() for word in _WORD.findall(text)]
+    # Signs differ from one copy of a problem to the next.
+    return [word for word in words(text) if word[0].isalnum()]
 
 
-def _hashes(words: list[str]) -> Iterator[int]:
+def _hashes(said: list[str]) -> Iterator[int]:
     # Strings hash anew in each process; nothing of this is kept on disk.
-    return (hash(tuple(words[at : at + RUN])) for at in range(len(words) - RUN + 1))
+    return (hash(tuple(said[at : at + RUN])) for at in range(len(said) - RUN + 1))
