@@ -74,6 +74,20 @@ def test_a_run_is_graded_and_reported(problems: Path, tmp_path: Path, cli: Cli) 
     assert (out / "report-parallel.html").exists()
 
 
+def test_a_run_that_never_forks_is_warned_of(problems: Path, tmp_path: Path, cli: Cli) -> None:
+    # zhengkid/Parallel-R1#11: a parallel checkpoint under another prompt answers in a line.
+    out = tmp_path / "run"
+    done = cli("evaluate", problems, "-o", out, "--mode", "sequential", "--limit", 2)
+    assert "no answer has a block" not in done.stderr
+    lines = out / "lines.graded.jsonl"
+    lines.write_bytes((out / "sequential.graded.jsonl").read_bytes())
+    page = tmp_path / "page.html"
+    said = cli("report", lines, "--html", page)
+    assert "lines: no answer has a block" in said.stderr
+    assert "Warning: lines" in page.read_text()
+    assert "| parallel ratio | 0 (0–0) |" in said.stdout
+
+
 def test_killed_and_resumed_is_the_same(problems: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 

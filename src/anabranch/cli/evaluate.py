@@ -30,6 +30,7 @@ from anabranch.decoding import make_policy, make_setup
 from anabranch.decoding.batch import Tally
 from anabranch.decoding.setup import Setup
 from anabranch.errors import AnabranchError, UsageError
+from anabranch.evaluation.measures import warnings
 from anabranch.evaluation.runs import Arm, RunFolder, decode_arm, grade_arm, make_arms
 from anabranch.evaluation.suites import LoadedSuite, Suite, load_suite, odd_golds, suite_names
 from anabranch.grading import Grader
@@ -181,6 +182,8 @@ def _report(folder: RunFolder, arms: list[Arm], workers: int) -> None:
 
     with Grader(workers=workers) as grader:
         runs = {arm.name: grade_arm(folder, arm, grader) for arm in arms}
+    for warning in warnings(runs):
+        typer.echo(f"anabranch: {warning}", err=True)
     text = markdown(runs)
     report = folder.folder / "report.md"
     with atomic_writer(report) as handle:

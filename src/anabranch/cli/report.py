@@ -15,6 +15,7 @@ from anabranch.evaluation.measures import (
     average,
     detectable,
     samples_of,
+    warnings,
 )
 from anabranch.evaluation.measures import compare as compare_runs
 from anabranch.evaluation.reports import markdown, plain, plot
@@ -47,6 +48,8 @@ def report(
     if as_json:
         typer.echo(json.dumps(plain(named, seed), indent=1))
         return
+    for warning in warnings(named):
+        typer.echo(f"anabranch: {warning}", err=True)
     text = markdown(named, seed)
     if output is None:
         typer.echo(text)
@@ -99,4 +102,4 @@ def _name(path: Path, runs: list[Path]) -> str:
     same = [other for other in runs if other.stem == path.stem]
     if len({other.resolve() for other in same}) < len(same):
         raise UsageError(f"{path}: is named twice")
-    return path.stem if len(same) == 1 else str(path)
+    return path.stem.removesuffix(".graded") if len(same) == 1 else str(path)

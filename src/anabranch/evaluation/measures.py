@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb, sqrt
 from statistics import fmean
@@ -42,6 +42,9 @@ class Sample:
     confidence: float | None
     prefill: int | None = None
     cached: int | None = None
+    inside: int = 0
+    subtask: int = 0
+    trial: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,9 @@ def samples_of(trajectories: Iterable[Trajectory], name: str = "the run") -> lis
                 sum(scores) / len(scores) if scores else None,
                 metrics.prefill_tokens,
                 metrics.cached_tokens,
+                metrics.total_tokens - metrics.outside_tokens,
+                metrics.subtask_tokens,
+                metrics.trial_tokens,
             )
         )
     if not found:
@@ -206,8 +212,26 @@ def summary(run: Run, seed: int = 0) -> dict[str, Any]:
     for name, value in measures.items():
         found[name] = vars(run.mean(value, seed, share=name not in _AMOUNTS))
     found["total / path"] = vars(run.ratio(average("total"), average("path"), seed))
+    parts = {"parallel ratio": "inside", "AND ratio": "subtask", "OR ratio": "trial"}
+    for name, field in parts.items():
+        found[name] = vars(run.ratio(average(field), average("total"), seed))
     found["minimum detectable difference"] = detectable(run)
     return found
+
+
+def warnings(runs: Mapping[str, Run]) -> list[str]:
+    """What a reader should know before anything else.
+
+    A run that never forked, beside or without one that is meant not to, was most likely decoded
+    with another prompt or another dialect than its model was trained on.
+    """
+    return [
+        f"{name}: no answer has a block; a model that was trained to fork was run with another "
+        "prompt, template or dialect, or this one was not trained to"
+        for name, run in runs.items()
+        if not name.startswith("sequential")
+        and all(sample.blocks == 0 for of in run.problems.values() for sample in of)
+    ]
 
 
 def curve(run: Run, points: int = 12, seed: int = 0) -> list[dict[str, float]]:

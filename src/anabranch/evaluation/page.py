@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from statistics import fmean, median
 
-from anabranch.evaluation.measures import Run, accuracy, average, summary, within
+from anabranch.evaluation.measures import Run, accuracy, average, summary, warnings, within
 from anabranch.evaluation.published import RESULTS
 from anabranch.jsonl import read_records
 from anabranch.records import Trajectory
@@ -63,6 +63,8 @@ def _parts(
         "tokens that had to follow one another.",
         note=True,
     )
+    for warning in warnings(runs):
+        yield paragraph(f"Warning: {warning}.")
     yield heading("Measures")
     yield from _measures(found)
     yield heading("Accuracy against latency")
