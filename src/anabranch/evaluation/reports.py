@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.evaluation.measures import Run, curve, summary
+from anabranch.jsonl import atomic_writer
+from anabranch.views.plots import COLOURS, picture
 
 _SKIPPED = ("problems", "samples", "statuses", "minimum detectable difference")
 
@@ -58,32 +60,23 @@ def plot(runs: Mapping[str, Run], path: Path, seed: int = 0) -> bool:
     matplotlib."""
     if find_spec("matplotlib") is None:
         return False
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4))
-    for number, (name, run) in enumerate(runs.items()):
-        points = curve(run, seed=seed)
-        limits = [point["limit"] for point in points]
-        left.plot(limits, [p["value"] for p in points], label=name, color=f"C{number}")
-        left.fill_between(
-            limits,
-            [p["low"] for p in points],
-            [p["high"] for p in points],
-            color=f"C{number}",
-            alpha=0.15,
-        )
-        paths = [s.path for samples in run.problems.values() for s in samples]
-        right.hist(paths, bins=24, histtype="step", label=name, color=f"C{number}")
-    left.set_xlabel("limit on the critical path, tokens")
-    left.set_ylabel("right answers within it")
-    left.set_ylim(0, 1.02)
-    right.set_xlabel("critical path, tokens")
-    right.set_ylabel("answers")
-    left.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
+    with picture(2, height=4, width=11) as made:
+        left, right = made.axes
+        for number, (name, run) in enumerate(runs.items()):
+            colour = COLOURS[number % len(COLOURS)]
+            points = curve(run, seed=seed)
+            limits = [point["limit"] for point in points]
+            low, high = ([p[end] for p in points] for end in ("low", "high"))
+            left.plot(limits, [p["value"] for p in points], label=name, color=colour)
+            left.fill_between(limits, low, high, color=colour, alpha=0.15)
+            paths = [s.path for samples in run.problems.values() for s in samples]
+            right.hist(paths, bins=24, histtype="step", label=name, color=colour)
+        left.set_xlabel("limit on the critical path, tokens")
+        left.set_ylabel("right answers within it")
+        left.set_ylim(0, 1.02)
+        right.set_xlabel("critical path, tokens")
+        right.set_ylabel("answers")
+        left.legend(fontsize=8)
+    with atomic_writer(path) as handle:
+        handle.write(made.svg)
     return True

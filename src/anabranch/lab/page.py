@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from anabranch.errors import UsageError
+from anabranch.jsonl import atomic_writer
 from anabranch.lab.results import LIMIT
+from anabranch.views.plots import picture
 
 
 def percent(cell: dict[str, float]) -> str:
@@ -157,24 +158,17 @@ def draw(result: dict[str, Any], path: Path) -> None:
     Raises:
         UsageError: matplotlib is not installed.
     """
-    try:
-        import matplotlib as mpl
-    except ModuleNotFoundError:
-        raise UsageError("the plot needs matplotlib: pip install 'anabranch[dev]'") from None
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "anabranch"
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    for name, title in _NAMES.items():
-        curve = result["or"]["curve"]
-        limits = [row["limit"] for row in curve]
-        axes.plot(limits, [row[name]["share"] for row in curve], marker="o", label=title)
-        low, high = [row[name]["low"] for row in curve], [row[name]["high"] for row in curve]
-        axes.fill_between(limits, low, high, alpha=0.15)
-    axes.set(xlabel="limit on the critical path, tokens", ylabel="right answers", ylim=(0, 1.02))
-    axes.grid(alpha=0.3)
-    axes.legend(title="operator puzzles")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+    with picture(width=7, height=4) as made:
+        axes = made.axes[0]
+        for name, title in _NAMES.items():
+            curve = result["or"]["curve"]
+            limits = [row["limit"] for row in curve]
+            axes.plot(limits, [row[name]["share"] for row in curve], marker="o", label=title)
+            low, high = [row[name]["low"] for row in curve], [row[name]["high"] for row in curve]
+            axes.fill_between(limits, low, high, alpha=0.15)
+        axes.set(xlabel="limit on the critical path, tokens", ylabel="right answers")
+        axes.set_ylim(0, 1.02)
+        axes.grid(alpha=0.3)
+        axes.legend(title="operator puzzles")
+    with atomic_writer(path) as handle:
+        handle.write(made.svg)
