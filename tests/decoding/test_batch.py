@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 
 from anabranch.decoding import make_setup
 from anabranch.decoding.batch import config_file, decode_file, decode_stream
+from anabranch.decoding.width import LoadGate
+from anabranch.engines.load import Load
+from anabranch.engines.load_watch import LoadWatch
 from anabranch.engines.simulated import SimulatedEngine
 from anabranch.errors import EngineError, RecordError, UsageError
 from anabranch.jsonl import cut_torn_tail, read_records
+from anabranch.lab.bundled import bundled_model
 from anabranch.records import Problem, Trajectory
 
 PLAN = "<think><Parallel><Outlines><Subtask>1:a</Subtask><Subtask>2:b</Subtask></Outlines>"
@@ -172,3 +176,54 @@ def test_the_command(cli: Any, fails: Any, tmp_path: Path, bundled_server: str) 
     assert "twice" in fails(*arguments)
     problems.write_text("")
     assert "no problem" in fails(*arguments)
+
+
+@pytest.mark.parametrize("room", [0, 5])
+def test_branches_are_held_back_while_there_is_no_room(tmp_path: Path, room: int) -> None:
+    one, output = engine(), tmp_path / "out.jsonl"
+    work = decode_file(PROBLEMS[:2], make(one), one, output, gate=lambda: LoadGate(lambda: room))
+    asyncio.run(work)
+    for done in read_records(output, Trajectory):
+        assert done.outcome == "answered"
+        # One branch of each always runs; the other waits for it, or does not.
+        assert sum(f.code == "held_back" for f in done.findings) == (room == 0)
+
+
+def test_the_command_reads_the_load_of_its_server(
+    cli: Any, fails: Any, tmp_path: Path, bundled_server: str
+) -> None:
+    problems = tmp_path / "problems.jsonl"
+    problems.write_text('{"id": "a", "problem": "a:A3(+4)(*2);b:B7(-1)(+5)?"}\n')
+    arguments = ("decode", problems, "-o", tmp_path / "out.jsonl", "--hold-above", 1)
+    assert "load of one server" in fails(*arguments)
+    tokenizer = bundled_model()
+    done = cli(*arguments, "--engine", bundled_server, "--tokenizer", tokenizer)
+    assert "1 of 1" in done.stdout
+
+
+def test_a_watch_keeps_the_last_load_when_the_server_is_silent() -> None:
+    class Reader:
+        """Answers twice, then fails."""
+
+        def __init__(self) -> None:
+            self.loads = [Load(3, 2), Load(1, 0)]
+            self.looked, self.closed = asyncio.Event(), False
+
+        async def read(self) -> Load:
+            if not self.loads:
+                self.looked.set()
+                raise EngineError("busy")
+            return self.loads.pop(0)
+
+        async def close(self) -> None:
+            self.closed = True
+
+    async def main() -> tuple[int, int, bool]:
+        reader: Any = Reader()
+        async with LoadWatch(reader, every=0.001) as watch:
+            first = watch.room(8)
+            await asyncio.wait_for(reader.looked.wait(), 10)
+            second = watch.room(8)
+        return first, second, reader.closed
+
+    assert asyncio.run(main()) == (3, 7, True)

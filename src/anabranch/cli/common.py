@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 
 from anabranch.checkpoint import FILE, CheckpointInfo, load_checkpoint_info
+from anabranch.decoding.width import LoadGate
 from anabranch.engines.base import Engine
 from anabranch.engines.specs import EngineTerms, FleetTerms, make_engine, parse_spec
 from anabranch.errors import RecordError, UsageError
@@ -176,6 +177,33 @@ async def open_engine(options: EngineOptions) -> AsyncIterator[Opened]:
         yield Opened(engine, info, folder)
     finally:
         await engine.close()
+
+
+@asynccontextmanager
+async def load_gates(
+    options: EngineOptions, above: int | None
+) -> AsyncIterator[Callable[[], LoadGate] | None]:
+    """What makes a gate for each trajectory, from the load of the one server that is named.
+
+    Args:
+        options: of the engine.
+        above: branches are held back while more calls than this run or wait there; None: never.
+
+    Raises:
+        UsageError: the engine is not one server.
+        EngineError: it shows no load.
+    """
+    if above is None:
+        yield None
+        return
+    names = options.names()
+    if len(names) != 1 or not names[0].startswith(("http://", "https://")):
+        raise UsageError("--hold-above reads the load of one server: --engine http://HOST:PORT")
+    from anabranch.engines.load import LoadReader
+    from anabranch.engines.load_watch import LoadWatch
+
+    async with LoadWatch(LoadReader(names[0], api_key=options.api_key)) as watch:
+        yield lambda: LoadGate(lambda: watch.room(above))
 
 
 def _folder(names: list[str], options: EngineOptions, engine: Engine) -> Path | None:

@@ -16,6 +16,7 @@ from anabranch.cli.common import (
     EngineOptions,
     Opened,
     console,
+    load_gates,
     open_engine,
     takes_engine,
 )
@@ -42,6 +43,10 @@ def decode(
     max_branch: Annotated[int | None, typer.Option(help="Cap on one branch.")] = None,
     reserve: Annotated[int, typer.Option(help="Tokens kept back for the answer.")] = 0,
     deadline: Annotated[float | None, typer.Option(help="Seconds of one trajectory.")] = None,
+    hold_above: Annotated[
+        int | None,
+        typer.Option(min=1, help="Hold branches back while more calls run on the server."),
+    ] = None,
     temperature: Annotated[float, typer.Option()] = 0.0,
     top_p: Annotated[float, typer.Option()] = 1.0,
     seed: Annotated[int, typer.Option()] = 0,
@@ -61,7 +66,7 @@ def decode(
                 "dialect": dialect, "samples": samples}  # fmt: skip
     make_policy(join)
     tally = asyncio.run(
-        _decode(options, problems, output, settings, total, concurrency, force=force)
+        _decode(options, problems, output, settings, total, concurrency, hold_above, force=force)
     )
     ends = ", ".join(f"{count} {name}" for name, count in sorted(tally.outcomes.items()))
     typer.echo(f"{tally.done} of {total} trajectories in {output} (new: {ends or 'none'})")
@@ -93,6 +98,7 @@ async def _decode(
     settings: dict[str, Any],
     total: int,
     concurrency: int,
+    hold_above: int | None,
     *,
     force: bool,
 ) -> Tally:
@@ -101,7 +107,7 @@ async def _decode(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     columns = (TextColumn("decoding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    async with open_engine(options) as opened:
+    async with open_engine(options) as opened, load_gates(options, hold_above) as gate:
         with Progress(*columns, console=console, disable=not console.is_terminal) as shown:
             task = shown.add_task("trajectories", total=total)
 
@@ -124,6 +130,7 @@ async def _decode(
                 total=total,
                 on_done=on_done,
                 stop=stop,
+                gate=gate,
             )
 
 

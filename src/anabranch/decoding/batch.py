@@ -18,6 +18,7 @@ from typing import Any
 
 from anabranch.decoding.decoder import run
 from anabranch.decoding.setup import Setup
+from anabranch.decoding.width import LoadGate
 from anabranch.engines.base import Engine
 from anabranch.errors import RecordError, UsageError
 from anabranch.jsonl import atomic_writer, cut_torn_tail, dump_line, read_rows, write_records
@@ -52,9 +53,15 @@ def sample_id(problem: Problem, sample: int) -> str:
 
 
 async def decode_stream(
-    setups: Iterable[Setup], engine: Engine, *, concurrency: int = 16
+    setups: Iterable[Setup],
+    engine: Engine,
+    *,
+    concurrency: int = 16,
+    gate: Callable[[], LoadGate] | None = None,
 ) -> AsyncGenerator[Trajectory, None]:
     """Trajectories as they are finished, at most ``concurrency`` begun and not yet taken.
+
+    ``gate`` makes what holds back the branches of one trajectory; None: nothing does.
 
     Closing the iterator early aborts everything that runs.
     """
@@ -65,7 +72,8 @@ async def decode_stream(
     try:
         while True:
             while len(running) < concurrency and (setup := next(source, None)) is not None:
-                running.add(asyncio.ensure_future(run(setup, engine)))
+                own = gate() if gate is not None else None
+                running.add(asyncio.ensure_future(run(setup, engine, gate=own)))
             if not running:
                 return
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -90,6 +98,7 @@ async def decode_file(
     total: int | None = None,
     on_done: Callable[[Tally, Trajectory], None] | None = None,
     stop: asyncio.Event | None = None,
+    gate: Callable[[], LoadGate] | None = None,
 ) -> Tally:
     """Decode what a file does not hold yet.
 
@@ -105,6 +114,7 @@ async def decode_file(
         total: problems times samples, where known.
         on_done: told of each new trajectory.
         stop: when set, nothing new is begun and what runs is dropped.
+        gate: as of :func:`decode_stream`.
 
     Raises:
         RecordError: the output is damaged elsewhere than at its end, or holds an id twice.
@@ -122,7 +132,7 @@ async def decode_file(
                 if name not in have:
                     yield make(problem, sample, name)
 
-    stream = decode_stream(setups(), engine, concurrency=concurrency)
+    stream = decode_stream(setups(), engine, concurrency=concurrency, gate=gate)
     with output.open("a", encoding="ascii", newline="\n") as handle:
         async with aclosing(stream):
             async for trajectory in _until(stream, stop):
