@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -75,6 +76,14 @@ def serve(
     experiment: Annotated[
         Path | None, typer.Option(help="Arms to give requests to: a TOML file.")
     ] = None,
+    shadow: Annotated[
+        str | None, typer.Option(help="Ask this candidate some of the requests too.")
+    ] = None,
+    shadow_share: Annotated[float, typer.Option(min=0, max=1, help="Of the requests.")] = 0.1,
+    shadow_log: Annotated[Path, typer.Option(help="Comparisons, for `experiment compare`.")] = Path(
+        "shadow.jsonl"
+    ),
+    shadow_key: Annotated[str | None, typer.Option(envvar="ANABRANCH_SHADOW_KEY")] = None,
     otel: Annotated[
         str | None, typer.Option(help="Send spans to this OTLP collector, http://HOST:4318.")
     ] = None,
@@ -110,6 +119,7 @@ def serve(
         drain_seconds=drain_seconds,
         experiment=experiment,
         otel=otel,
+        shadow=None if shadow is None else (shadow, shadow_share, shadow_log, shadow_key),
         store=store,
         books={
             "need_key": need_key,
@@ -145,6 +155,7 @@ class _Plan:
     drain_seconds: float
     experiment: Path | None
     otel: str | None
+    shadow: tuple[str, float, Path, str | None] | None
     store: str | None
     books: dict[str, Any]
 
@@ -184,10 +195,32 @@ async def _serve(options: EngineOptions, plan: _Plan) -> None:
         )
         server = _server()(config, f"{shown}, {defaults.mode}", service, plan.drain_seconds)
         try:
-            await server.serve()
+            async with _shadowing(plan.shadow, service):
+                await server.serve()
         finally:
             if spans is not None:
                 spans.close()
+
+
+@asynccontextmanager
+async def _shadowing(
+    wish: tuple[str, float, Path, str | None] | None, service: Service
+) -> AsyncIterator[None]:
+    """The candidate of ``--shadow`` for as long as the gateway runs."""
+    if wish is None:
+        yield
+        return
+    from anabranch.gateway.candidates import Candidate, Shadow
+
+    url, share, log, key = wish
+    async with Candidate(url, api_key=key) as candidate:
+        shadow = Shadow(candidate, share, log)
+        service.shadow = shadow
+        service.observers.add(shadow)
+        try:
+            yield
+        finally:
+            await shadow.close()
 
 
 def _spans(endpoint: str | None) -> Spans | None:

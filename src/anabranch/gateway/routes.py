@@ -84,6 +84,8 @@ async def _answer(
         service.observers.refused(response.status_code, getattr(error, "code", None))
         return response
     service.observers.began(ticket)
+    if service.shadow is not None:
+        service.shadow.offer(ticket, data)
     exchange = open_exchange(
         service, model, ticket, shape(ticket, body), body, setups, whole=shape is CompletionShape
     )

@@ -20,6 +20,7 @@ from anabranch.errors import AnabranchError
 from anabranch.gateway.answers import Choice, answer_all, choices_of
 from anabranch.gateway.asking import Defaults, Model
 from anabranch.gateway.bodies import Common
+from anabranch.gateway.candidates import Shadow
 from anabranch.gateway.errors import ApiError, upstream_failed
 from anabranch.gateway.experiments import Assignment
 from anabranch.gateway.shapes import Shape
@@ -41,6 +42,7 @@ class Service:
         max_body: bytes of a request's body.
         body_seconds: until a body has to be in.
         experiment: gives requests their arm.
+        shadow: asks a candidate some of the requests too.
         keep_alive: seconds of silence after which a stream sends a comment.
     """
 
@@ -53,6 +55,7 @@ class Service:
     keep_alive: float = 15.0
     draining: bool = False
     experiment: Assignment | None = None
+    shadow: Shadow | None = None
 
     def model(self, name: str | None) -> Model:
         """The model that a request names.
