@@ -203,6 +203,19 @@ def test_an_endpoint_without_schemas_is_found_out_once(tmp_path: Path) -> None:
     with_server(script, use, tmp_path / "a.sqlite")
 
 
+def test_no_question_is_lost_while_that_is_found_out(tmp_path: Path) -> None:
+    def script(number: int, body: dict[str, Any]) -> Reply:
+        known = "response_format" not in body
+        return (200, said('{"n": 1}')) if known else (400, {"error": "unknown response_format"})
+
+    async def use(annotator: Annotator, seen: list[dict[str, Any]]) -> None:
+        asked = [annotator.ask(question(f"q{n}")) for n in range(64)]
+        assert await asyncio.gather(*asked) == [1] * 64
+        assert sum("response_format" in body for body in seen) <= 16
+
+    with_server(script, use, tmp_path / "a.sqlite", concurrency=16)
+
+
 def test_reasoning_apart_is_put_back_into_a_text(tmp_path: Path) -> None:
     async def use(annotator: Annotator, seen: list[dict[str, Any]]) -> None:
         assert await annotator.ask(question(schema=None, read=str)) == "<think>so</think>\\boxed{2}"

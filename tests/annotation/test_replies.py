@@ -34,6 +34,14 @@ def test_valid_json_is_read_as_it_is(value: object) -> None:
 
 def test_control_characters_before_words_are_real() -> None:
     assert parse_json(r'{"a": "one\nTwo\tthree"}')["a"] == "one\nTwo\tthree"
+    assert parse_json(r'{"a": "\nValue\textra\rreal"}')["a"] == "\nValue\textra\rreal"
+
+
+@pytest.mark.parametrize(
+    "command", ["textdegree", "textnormal", "trianglelefteq", "twoheadrightarrow", "nVdash"]
+)
+def test_rarer_commands_are_kept(command: str) -> None:
+    assert parse_json(rf'{{"a": "x \{command} y"}}') == {"a": rf"x \{command} y"}
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,7 @@ class Annotator:
         began, failed = clock(), 0
         while True:
             await self.pace.turn()
+            with_schema = ask.schema is not None and self.schemas
             try:
                 body = self._body(ask, messages)
                 found = await self.transport.post(PATH, body, limit=self.patience.answer)
@@ -145,8 +146,9 @@ class Annotator:
                         raise EngineError(f"{error} (for {clock() - began:.0f} s)") from None
                     self.pace.pause(error.retry_after or self.patience.pause)
                     continue
-                if error.status in (400, 422) and ask.schema is not None and self.schemas:
-                    # The endpoint may not know schemas. Ours are in the prompts, too.
+                if error.status in (400, 422) and with_schema:
+                    # The endpoint may not know schemas. Ours are in the prompts, too. Others may
+                    # have found that out while this request was on its way.
                     self.schemas = False
                     continue
                 if error.status < 500:

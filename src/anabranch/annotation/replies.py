@@ -33,6 +33,14 @@ _COMMANDS = frozenset(
     thickspace thicksim thickapprox
     rho right rightarrow rightarrows rightharpoonup rangle rbrace rbrack rceil rfloor rm rmfamily
     Rightarrow rvert rVert ref root rtimes restriction raise rule
+    nVdash nvdash nvDash nVDash ntriangleleft ntriangleright ntrianglelefteq ntrianglerighteq
+    nleqslant ngeqslant nleqq ngeqq nprec nsucc npreceq nsucceq nsubseteqq nsupseteqq nshortmid
+    nshortparallel nLeftrightarrow nleftrightarrow
+    textnormal textup textmd textsl textsc textdegree textbackslash textasciitilde textgreater
+    textless textbar textsubscript textsuperscript trianglelefteq trianglerighteq triangledown
+    twoheadrightarrow twoheadleftarrow
+    rightleftharpoons rightleftarrows rightrightarrows rightsquigarrow rightharpoondown
+    rightthreetimes risingdotseq rmoustache rgroup rrbracket
     """.split()  # noqa: SIM905 - readable as words
 )
 _ESCAPE = re.compile(r'\\(u[0-9a-fA-F]{4}|[a-zA-Z]+|["\\/]|.|$)', re.S)
