@@ -14,12 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -142,10 +142,18 @@ def peak_megabytes(case: tuple[int, int, int, int], side: str) -> float:
 
 def peak(case: tuple[int, int, int, int], side: str) -> None:
     step = tree_step(case)[0] if side == "tree" else separate_step(case, int(side))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step()
+    # getrusage would count the process that this one was forked from.
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _memory("VmRSS")
     step()
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print((_memory("VmHWM") - before) / 1024)
+
+
+def _memory(name: str) -> int:
+    """A line of the process's status, in KiB (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
 
 
 def collation_share(case: tuple[int, int, int, int], step_seconds: float) -> float:
