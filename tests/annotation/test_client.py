@@ -216,6 +216,21 @@ def test_no_question_is_lost_while_that_is_found_out(tmp_path: Path) -> None:
     with_server(script, use, tmp_path / "a.sqlite", concurrency=16)
 
 
+def test_a_request_that_is_refused_for_itself_leaves_schemas_on(tmp_path: Path) -> None:
+    def script(number: int, body: dict[str, Any]) -> Reply:
+        long = body["messages"][0]["content"] == "long"
+        return (400, {"error": "too long"}) if long else (200, said('{"n": 1}'))
+
+    async def use(annotator: Annotator, seen: list[dict[str, Any]]) -> None:
+        with pytest.raises(AskFailed, match="too long"):
+            await annotator.ask(question("long"))
+        assert ["response_format" in body for body in seen] == [True, False]
+        assert await annotator.ask(question("short")) == 1
+        assert annotator.schemas and "response_format" in seen[-1]
+
+    with_server(script, use, tmp_path / "a.sqlite")
+
+
 def test_reasoning_apart_is_put_back_into_a_text(tmp_path: Path) -> None:
     async def use(annotator: Annotator, seen: list[dict[str, Any]]) -> None:
         assert await annotator.ask(question(schema=None, read=str)) == "<think>so</think>\\boxed{2}"

@@ -132,13 +132,17 @@ class Annotator:
     async def _fetch(self, ask: Ask[Any], messages: tuple[Message, ...]) -> Answer:
         clock = asyncio.get_running_loop().time
         began, failed = clock(), 0
+        refused_with_schema = False
         while True:
             await self.pace.turn()
-            with_schema = ask.schema is not None and self.schemas
+            with_schema = ask.schema is not None and self.schemas and not refused_with_schema
             try:
-                body = self._body(ask, messages)
+                body = self._body(ask, messages, with_schema=with_schema)
                 found = await self.transport.post(PATH, body, limit=self.patience.answer)
                 self._worked = True
+                if refused_with_schema:
+                    # What it refused was the schema. Ours are in the prompts, too.
+                    self.schemas = False
                 return _read(found, self.transport.url, reasoning=ask.schema is None)
             except StatusError as error:
                 if error.status in BUSY and error.status != 408:
@@ -147,9 +151,8 @@ class Annotator:
                     self.pace.pause(error.retry_after or self.patience.pause)
                     continue
                 if error.status in (400, 422) and with_schema:
-                    # The endpoint may not know schemas. Ours are in the prompts, too. Others may
-                    # have found that out while this request was on its way.
-                    self.schemas = False
+                    # The schema, or the request itself, such as one that is too long.
+                    refused_with_schema = True
                     continue
                 if error.status < 500:
                     raise self._refused(error) from None
@@ -167,7 +170,7 @@ class Annotator:
             return error
         return AskFailed("refused", str(error))
 
-    def _body(self, ask: Ask[Any], messages: tuple[Message, ...]) -> bytes:
+    def _body(self, ask: Ask[Any], messages: tuple[Message, ...], *, with_schema: bool) -> bytes:
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": one.role, "content": one.content} for one in messages],
@@ -176,7 +179,7 @@ class Annotator:
         }
         if ask.sample:
             body["seed"] = ask.sample
-        if ask.schema is not None and self.schemas:
+        if ask.schema is not None and with_schema:
             form = {"name": ask.kind, "schema": dict(ask.schema)}
             body["response_format"] = {"type": "json_schema", "json_schema": form}
         return json.dumps(body).encode("ascii")

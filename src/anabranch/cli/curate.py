@@ -25,6 +25,8 @@ app = typer.Typer(
 
 app.command("check")(check)
 
+#: Rows after which the whole run's cost is foretold.
+ENOUGH = 5
 Folder = Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")]
 
 
@@ -152,7 +154,7 @@ async def _run(
             latest = tally
             said = f"kept {tally.of('kept')}"
             if annotator is not None:
-                said += f" · {_spent(annotator)}"
+                said += f" · {_spent(annotator)}{_foreseen(annotator, tally)}"
             shown.update(task, total=tally.total, completed=tally.done, said=said)
 
         try:
@@ -173,6 +175,15 @@ def _spent(annotator: Annotator) -> str:
     budget = annotator.budget
     said = f"{budget.requests} answers, {budget.prompt + budget.sampled} tokens"
     return said + (f", {budget.cost:.2f} spent" if budget.cost else "")
+
+
+def _foreseen(annotator: Annotator, tally: Tally) -> str:
+    """What the whole run will take, from what its rows have taken so far."""
+    budget, share = annotator.budget, tally.done / tally.total if tally.total else 0.0
+    if tally.done < ENOUGH or not share:
+        return ""
+    said = f", about {(budget.prompt + budget.sampled) / share:.3g} tokens in all"
+    return said + (f" ({budget.cost / share:.2f})" if budget.cost else "")
 
 
 def _summary(tally: Tally, annotator: Annotator | None, output: Path) -> None:
